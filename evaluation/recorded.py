@@ -112,19 +112,23 @@ def page_of_all(options: Mapping[str, Any]) -> str:
     """The page of all runs that are recorded, with these options of a run."""
     pairs = [(served, load) for served in SERVED for load in LOADS]
     found = [pair for pair in pairs if (FOLDER / pair[0].folder / pair[1]).is_dir()]
-    runs = [simulate(*each, **options) for each in found]
-    recorded = [run for run in runs if run.real]
-    whole = [(run.served, run.load) for run in recorded]
-    bundle = str(FOLDER / "profile")
-    bundled = [simulate(*each, profile_dir=bundle, **options) for each in found if each[0].profile]
-    fp8 = [each for each in whole if "fp8" in each[0].folder]
-    unfused = [simulate(*each, disable_term="fused_scaling") for each in fp8]
-    others = {served: host_times(recorded, without=served) for served, _ in whole}
-    hosts = HostRuns(
-        [simulate(*each, host_times(recorded), **options) for each in whole],
-        [simulate(*each, others[each[0]], **options) for each in whole],
+    runs = [simulate(*pair, **options) for pair in found]
+    bundle = {**options, "profile_dir": str(FOLDER / "profile")}
+    bundled = [simulate(*pair, **bundle) for pair in found if pair[0].profile]
+    real = [run for run in runs if run.real]
+    scaled = [run for run in real if "fp8" in run.served.folder]
+    unfused = [simulate(run.served, run.load, disable_term="fused_scaling") for run in scaled]
+    return page(runs, bundled, unfused, with_host_times(real, options))
+
+
+def with_host_times(real: Sequence[Run], options: Mapping[str, Any]) -> HostRuns:
+    """The runs with the host's times of all recordings, and with those of the other model's."""
+    own = host_times(real)
+    others = {run.served: host_times(real, without=run.served) for run in real}
+    return HostRuns(
+        [simulate(run.served, run.load, own, **options) for run in real],
+        [simulate(run.served, run.load, others[run.served], **options) for run in real],
     )
-    return page(runs, bundled, unfused, hosts)
 
 
 def simulate(

@@ -104,11 +104,8 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     _check_names(options, [*known, *engine])
     options = {name: _plain(value) for name, value in options.items()}
     of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
-    of_engine = {
-        name: _text(value) if name in READ_FROM_TEXT else value
-        for name, value in options.items()
-        if name in engine and value is not None
-    }
+    said = {name: one for name, one in options.items() if name in engine and one is not None}
+    of_engine = {name: _text(one) if name in READ_FROM_TEXT else one for name, one in said.items()}
     missing = [one.name for one in known.values() if one.default is MISSING]
     assert not missing, missing
     return Given(

@@ -109,9 +109,7 @@ class Timekeeper:
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
         if self.degraded:
-            return self._wake(
-                [one for one in self._actors if self._is_due(one) or one.doing is Doing.SETTLES]
-            )
+            return self._wake([one for one in self._actors if self._goes_on_at_wall_speed(one)])
         somebody_works = any(actor.doing is Doing.WORKS for actor in self._actors)
         if self._messages_under_way or somebody_works:
             return []
@@ -136,6 +134,9 @@ class Timekeeper:
     def _is_due(self, actor: Actor) -> bool:
         until = actor.until_ps
         return actor.doing is Doing.WAITS and until is not None and until <= self.now_ps
+
+    def _goes_on_at_wall_speed(self, actor: Actor) -> bool:
+        return self._is_due(actor) or actor.doing is Doing.SETTLES
 
     def _due(self, turn: Turn) -> list[Actor]:
         return [one for one in self._actors if one.turn is turn and self._is_due(one)]

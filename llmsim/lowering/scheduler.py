@@ -72,12 +72,7 @@ def scheduler_config(
     scheduler.output_length_known = engine.ignore_eos or ends_there
     scheduler.prefill_first = engine.prioritize_prefill
     scheduler.limits = _limits(engine)
-    profile = load_profile(engine.engine_profile)
-    set_rules(scheduler.rules, profile.rules)
-    if engine.speculation is not None:
-        scheduler.speculation = speculation_config(engine.speculation)
-    if profile.schedules_by("encodes_inputs") and engine.scheduler in (VLLM, INSTALLED):
-        scheduler.encoder = _encoder(engine)
+    _follow_release(scheduler, engine)
     scheduler.prefill_all_but_last_token = prefill_all_but_last_token
     _pace(scheduler, engine, stages)
     scheduler.kv_producer, scheduler.kv_consumer = pd_type == "prefill", pd_type == "decode"
@@ -96,6 +91,16 @@ def scheduler_config(
     if tables is not None and tables.windows != (SEES_ALL,):
         scheduler.kv.tables = _tables(engine, tables, in_flight)
     return scheduler
+
+
+def _follow_release(scheduler: "_native.SchedulerConfig", engine: EngineArgs) -> None:
+    """What the engine's release decides: its rules, drafts and encoder inputs."""
+    profile = load_profile(engine.engine_profile)
+    set_rules(scheduler.rules, profile.rules)
+    if engine.speculation is not None:
+        scheduler.speculation = speculation_config(engine.speculation)
+    if profile.schedules_by("encodes_inputs") and engine.scheduler in (VLLM, INSTALLED):
+        scheduler.encoder = _encoder(engine)
 
 
 def _look_ahead(kv: "_native.KvCacheConfig", engine: EngineArgs, *, plays_role: bool) -> None:

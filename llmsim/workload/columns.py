@@ -268,12 +268,12 @@ def _of_rows(given: dict[int, Value], rows: list[int], fallback: Value) -> list[
 
 def _repeated(what: str, names: Sequence[str], lines: Sequence[int]) -> list[str]:
     """A sentence about names that several lines carry; none where each has its own."""
-    seen: set[str] = set()
-    again = [i for i, name in enumerate(names) if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    first_row: dict[str, int] = {}
+    again = [row for row, name in enumerate(names) if first_row.setdefault(name, row) != row]
     if not again:
         return []
     name = names[again[0]]
-    first, second = lines[names.index(name)], lines[again[0]]
+    first, second = lines[first_row[name]], lines[again[0]]
     return [
         f'{len(again)} lines repeat a {what} of another, the first of them "{name}" (lines {first} '
         f"and {second})"

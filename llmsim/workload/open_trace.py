@@ -113,7 +113,8 @@ def _kept(pipe: Path) -> io.BufferedReader:
     about = pipe.stat()
     key = (str(pipe), about.st_dev, about.st_ino)
     if key not in _piped:
-        copy = tempfile.NamedTemporaryFile(prefix="llmsim.")  # noqa: SIM115  # until the process ends
+        # The copy lives until the process ends.
+        copy = tempfile.NamedTemporaryFile(prefix="llmsim.")  # noqa: SIM115
         with pipe.open("rb") as stream:
             shutil.copyfileobj(stream, copy, 1 << 20)
         copy.flush()

@@ -44,9 +44,28 @@ def _newest_source() -> float:
 
 def build_target(target: str) -> Path:
     """The build folder, with a target that is up to date; skips where it cannot be built."""
-    cmake, ninja = _tool("cmake"), _tool("ninja")
+    cmake = _tool("cmake")
     if cmake is None or (shutil.which("c++") is None and shutil.which("g++") is None):
         pytest.skip("the engine cannot be built alone here: cmake or a C++ compiler is missing")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        package = _package_build()
+        if package is None:
+            _succeed(_configure(cmake))
+        folder = BUILD if package is None else package
+        _succeed([cmake, "--build", str(folder), "--target", target, "--parallel", "2"])
+    return BUILD if package is None else package / "astra-sim"
+
+
+def _succeed(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def _configure(cmake: str) -> list[str]:
+    """Configures the engine alone, quick to compile."""
+    ninja = _tool("ninja")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja is not None else []
     options = [
         "-DASTRA_BENCH=OFF",
@@ -54,18 +73,7 @@ def build_target(target: str) -> Path:
         "-DCMAKE_UNITY_BUILD=ON",
     ]
     configure = [cmake, "-S", str(REPOSITORY / "astra-sim"), "-B", str(BUILD), *options]
-    if not (BUILD / "CMakeCache.txt").exists():
-        configure += generator
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with (BUILD / ".lock").open("w") as lock:  # test processes side by side build it once
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        package = _package_build()
-        folder = BUILD if package is None else package
-        build = [cmake, "--build", str(folder), "--target", target, "--parallel", "2"]
-        for step in (configure, build) if package is None else (build,):
-            done = subprocess.run(step, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return BUILD if package is None else package / "astra-sim"
+    return configure if (BUILD / "CMakeCache.txt").exists() else [*configure, *generator]
 
 
 def _package_build() -> Path | None:

@@ -237,8 +237,8 @@ def test_prompts_first_do_not_trade_memory_with_decodes_for_ever() -> None:
     """Equally urgent requests of one arrival, prompts admitted without room for all of them: found
     by this property.
     """
-    rows = """0 143 11, 1 35 59, 1 40 38, 1 190 57, 1 199 55, 1 288 43, 2 50 18, 2 107 18, 3 188 7, 4 206 2, 14 103 45,
-        16 133 32, 132 234 28, 157 123 15, 358 120 29, 372 270 21"""  # noqa: E501
+    rows = """0 143 11, 1 35 59, 1 40 38, 1 190 57, 1 199 55, 1 288 43, 2 50 18, 2 107 18,
+        3 188 7, 4 206 2, 14 103 45, 16 133 32, 132 234 28, 157 123 15, 358 120 29, 372 270 21"""
     requests = [(int(a), int(b), int(c)) for a, b, c in (row.split() for row in rows.split(","))]
     options = Options(
         blocks=95,

@@ -82,7 +82,7 @@ class GraphNode:
 
     def changed(self, **values: Any) -> GraphNode:
         """The node with other values, made from its fields as they are: `dataclasses.replace` calls
-        the constructor, which takes ten times as long, and a step has thousands of nodes.
+        the constructor, which takes seven times as long, and a step has thousands of nodes.
         """
         node = object.__new__(GraphNode)
         node.__dict__.update(self.__dict__, **values)

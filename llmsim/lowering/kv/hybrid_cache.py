@@ -24,23 +24,31 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     caches states by other rules there): there blocks hold whole sequences, and the ledger sets
     windows and states aside. Nor where all layers have one window and store different widths.
     """
+    if tiers or _leaves_the_pool(group) or not _divides(model):
+        return False
     engine = group.engine
+    scheduled = "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
+    aligned_states = model.linear is not None and engine.enable_prefix_caching
+    return (
+        scheduled and engine.speculation is None and (not aligned_states or _caches_states(engine))
+    )
+
+
+def _leaves_the_pool(group: Group) -> bool:
+    """Whether KV is also elsewhere than in the pool of one rank."""
+    engine = group.engine
+    elsewhere = group.pd_type is not None or group.offloading != Offloading()
+    spread = group.pcp * engine.decode_context_parallel_size != 1
+    return elsewhere or spread or engine.skip_prefill
+
+
+def _divides(model: ModelConfig) -> bool:
+    """Whether layers keep different parts of a sequence, in tables of a kind each."""
     keeps_states = model.linear is not None
     mixed = model.layers_of("sliding") > 0 or (keeps_states and model.layers_of("full") > 0)
-    scheduled = "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
-    drafts = engine.speculation is not None
-    leaves_the_pool = (
-        group.pd_type is not None
-        or tiers
-        or engine.skip_prefill
-        or group.offloading != Offloading()
-        or group.pcp * engine.decode_context_parallel_size != 1
-    )
-    aligned_states = keeps_states and engine.enable_prefix_caching and not _caches_states(engine)
-    refused = drafts or leaves_the_pool or aligned_states
     kinds = {kind for group in model.softmax_groups for kind in group.own}
-    divided = (model.caches_alike or len(kinds) > 1) and model.compressed is None
-    return mixed and scheduled and divided and not refused
+    several_widths = not model.caches_alike
+    return mixed and model.compressed is None and (len(kinds) > 1 or not several_widths)
 
 
 def _caches_states(engine: EngineArgs) -> bool:

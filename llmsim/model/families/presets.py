@@ -163,15 +163,22 @@ def _find_preset(name: str) -> tuple[str, Path]:
         return matches[0], known[matches[0]]
     if matches:
         raise InputError(f'model "{name}" may be {" or ".join(sorted(matches))}; give the full id')
+    raise _unknown(name, known)
+
+
+def _unknown(name: str, known: Mapping[str, Path]) -> InputError:
+    """Says which names are like it."""
+    wanted = name.lower()
     by_lower = {key.lower(): key for key in (*known, *(key.rpartition("/")[2] for key in known))}
     close = nearest(wanted, by_lower)
     for lower, key in by_lower.items():
         close = close.replace(f'"{lower}"', f'"{key}"')
     bundled = model_names()
     word = wanted.rpartition("/")[0] or wanted
-    akin = [known for known in bundled if word in known.lower()]
-    shown = ", ".join(akin[:MOST_SHOWN]) + (", ..." if len(akin) > MOST_SHOWN else "")
-    raise InputError(
-        f'unknown model "{name}"{close}; {len(bundled)} are bundled in {LOCATION}'
-        f"{f', such as {shown}' if akin else ''}; for any other, give the path of its config.json"
+    akin = [one for one in bundled if word in one.lower()]
+    more = ", ..." if len(akin) > MOST_SHOWN else ""
+    such_as = f", such as {', '.join(akin[:MOST_SHOWN])}{more}" if akin else ""
+    return InputError(
+        f'unknown model "{name}"{close}; {len(bundled)} are bundled in {LOCATION}{such_as}; for '
+        "any other, give the path of its config.json"
     )

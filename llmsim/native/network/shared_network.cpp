@@ -470,10 +470,7 @@ void SharedNetwork::count_alone(BundleId bundle, std::int64_t bytes, std::int64_
   const auto flows = bundles_.flows(bundle);
   for (const Bundles::Flow& flow : flows)
     count_on_links(flow, bytes, times, time_alone(flow, bytes));
-  PurposeCounters& counted = purposes_[static_cast<std::size_t>(purpose)];
-  const std::int64_t transfers = static_cast<std::int64_t>(flows.size()) * times;
-  counted.bytes += bytes * transfers;
-  counted.transfers += transfers;
+  count(purpose, bytes, static_cast<std::int64_t>(flows.size()) * times);
 }
 
 bool SharedNetwork::go_on(BundleId bundle, std::int64_t bytes, Ps began, Ps now,

@@ -41,7 +41,6 @@ class StepRuns {
   // When each stream was free before the oldest step that has nodes left; and its number.
   std::span<const Ps> free() const { return free_; }
   std::int64_t oldest() const { return first_; }
-  bool empty() const { return steps_.empty(); }
   // Forgets all steps. The next one has that number, and finds the streams free at these times.
   void restart(std::int64_t number, std::span<const Ps> free);
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim import _native
-from llmsim.config.engine.profile import PROVEN, load_profile, nearest_profile
+from llmsim.config.engine.profile import PROVEN, EngineProfile, load_profile, nearest_profile
 from llmsim.config.errors import InputError
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.base import Emitted, ScheduledItem
@@ -559,8 +559,7 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
 
 def _without_what_it_lacks(case: Case) -> Case:
     """The case for a release of whose rules we know no cached states, slots of adapters or images:
-    without these. Nor do we follow 0.24 where a prompt whose last step is in flight loses its
-    blocks, since it then hands over what it has given back: there, no prompt is preempted.
+    without these.
     """
     profile = load_profile(engine_profile_of(installed_version() or "none"))
     config = dict(case["config"])
@@ -571,16 +570,26 @@ def _without_what_it_lacks(case: Case) -> Case:
     cached = config["enable_prefix_caching"] and "kv_windows" in config
     if cached and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
-    connector = config.get("connector", {})
-    if connector.get("kind") == HANDOVER and not profile.schedules_by("delivers_kv"):
-        size = config["block_size"]
-        every = sum(-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
-        connector = connector | {"prefill_blocks": connector["prefill_blocks"] + every}
-        config["connector"] = connector
-    if connector.get("state_bytes") and not profile.schedules_by("tells_failed_requests"):
-        without = {name: value for name, value in connector.items() if name != "load_failures"}
-        config["connector"] = without
+    if "connector" in config:
+        config["connector"] = _connector_for(profile, case)
     return {**case, "config": config}
+
+
+def _connector_for(profile: EngineProfile, case: Case) -> dict[str, Any]:
+    """The connector of a case as the release has it.
+
+    We do not follow 0.24 where a prompt whose last step is in flight loses its blocks, since it
+    then hands over what it has given back: there, no prompt is preempted. Nor do we know which
+    loads fail where layers keep states, unless the release tells.
+    """
+    connector: dict[str, Any] = dict(case["config"]["connector"])
+    if connector.get("kind") == HANDOVER and not profile.schedules_by("delivers_kv"):
+        size = case["config"]["block_size"]
+        blocks = (-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
+        connector["prefill_blocks"] += sum(blocks)
+    if connector.get("state_bytes") and not profile.schedules_by("tells_failed_requests"):
+        connector.pop("load_failures", None)
+    return connector
 
 
 def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:

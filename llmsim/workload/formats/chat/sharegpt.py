@@ -208,9 +208,8 @@ class _Reader:
         asked = np.concatenate(
             (np.zeros(1, dtype=np.int64), np.cumsum(np.where(role == ASKS, sizes, 0)))
         )
-        begins = np.searchsorted(
-            of, of[answered]
-        )  # of the conversation, or behind the answer before
+        # Of the conversation, or behind the answer before.
+        begins = np.searchsorted(of, of[answered])
         begins[1:] = np.maximum(begins[1:], answered[:-1] + 1)
         asked_sizes = asked[answered] - asked[begins]
         whole = (asked_sizes > 0) & (sizes[answered] > 0)
