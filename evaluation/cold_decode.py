@@ -1,10 +1,7 @@
 """What a decode call on cold KV takes beyond its bytes, by thread blocks: a data sheet's
 `decode_cold_ns`.
 
-usage: python evaluation/cold_decode.py DIR HARDWARE
-
-DIR is a model's variant folder of a profile bundle (<organisation>/<model>/<variant>, with
-tp1/attention.csv, ...). Its rows come from whole steps of an engine, so the KV of a call left the
+The rows of a bundle come from whole steps of an engine, so the KV of a call left the
 last-level cache long ago; the tables of the silicon database repeat one call. For each number of
 thread blocks (sequences x KV heads of a rank): the median of measured time - bytes / rate over the
 decodes whose KV is twice the last-level cache or more, or, for few blocks, a quarter of it. The
@@ -20,6 +17,7 @@ from statistics import median
 
 import estimator
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config.errors import InputError
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon.attention import find_rows
@@ -80,15 +78,34 @@ def database_rate(model: str, hardware: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the constants."""
-    directory, name = arguments or sys.argv[1:]
-    folder = Path(directory)
+    parser = OneSentenceParser(description=__doc__)
+    parser.add_argument(
+        "folder",
+        type=Path,
+        help="a model's variant folder of a profile bundle: ORGANISATION/MODEL/VARIANT",
+    )
+    parser.add_argument("hardware", help="the device that the bundle was measured on")
+    given = parser.parse_args(arguments)
+    try:
+        print([list(pair) for pair in constants(given.folder, given.hardware)])
+    except InputError as error:
+        parser.error(str(error))
+    return 0
+
+
+def constants(folder: Path, name: str) -> list[tuple[int, int]]:
+    """The pairs of thread blocks and nanoseconds; raises InputError."""
+    if not (folder / "tp1").is_dir():
+        raise InputError(
+            f"{folder} is no variant folder of a profile bundle, as it has no folder tp1; name "
+            "ORGANISATION/MODEL/VARIANT of a bundle"
+        )
     model = load_model("/".join(folder.parts[-3:-1]))
     rate = database_rate(model.name, name)
     sheet = load_hardware(name)
     assert sheet is not None, "the database knows it"
     rows = decode_rows(folder, model.num_key_value_heads, model.head_dim)
-    print([list(pair) for pair in cold_decode_ns(rows, sheet.last_level_cache_bytes, rate)])
-    return 0
+    return cold_decode_ns(rows, sheet.last_level_cache_bytes, rate)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Times collectives by every algorithm of the engine, as docs/reference/collectives.md quotes them.
 
-usage: python evaluation/collectives.py
-
 Each row is one collective of one size; each column is an algorithm, in microseconds. The fastest
 one is in bold. Figures are the engine's, on a switch that all ranks hang on and whose ports the
 messages of a rank share (fair-share).
@@ -15,6 +13,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from llmsim._native import engine
+from llmsim.cli.arguments import OneSentenceParser
 
 RATE_BYTES_PER_S, LATENCY_PS = 450 * 10**9, 500_000
 """A port of NVLink 4, and half a microsecond on each of the two hops through the switch."""
@@ -29,6 +28,7 @@ TABLES = [
 
 
 def main() -> None:
+    OneSentenceParser(description=__doc__).parse_args()
     words = [word for word in engine.algorithm_words() if not word.startswith("one")]
     for title, kind, ranks in TABLES:
         able = [word for word in words if engine.AlgorithmChoice.parse(word).can(kind)]

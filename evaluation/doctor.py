@@ -1,7 +1,4 @@
-"""Withholds one option from ten simulated logs and prints which option the log doctor names.
-
-usage: python evaluation/doctor.py
-"""
+"""Withholds one option from ten simulated logs and prints which option the log doctor names."""
 
 import sys
 from collections.abc import Mapping
@@ -10,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.api.prepare import prepare, trial
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.validation.fit.doctor import diagnose
 from llmsim.validation.logs.recording import Recording, recording_of
@@ -56,6 +54,7 @@ def named(trace: str, hidden: tuple[str, ...], known: tuple[str, ...]) -> str:
 
 
 def main() -> int:
+    OneSentenceParser(description=__doc__).parse_args()
     right = 0
     print("| withheld | named |\n| --- | --- |")
     for option, trace, hidden, known in CASES:

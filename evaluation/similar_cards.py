@@ -1,8 +1,6 @@
 """How good a neighbour's times are: measured cards priced from another measured card, as if nobody
 had measured them.
 
-usage: python evaluation/similar_cards.py
-
 Each row is a card and the one that its operators are scaled from
 (llmsim/costs/sources/scaled_device.py), with the relative errors of single operators of
 Llama-3.1-8B, Llama-3.1-70B on four ranks and Qwen3-30B-A3B at 1 to 2,048 tokens, and of decodes of
@@ -16,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs import CompiledCosts, CostRequest
 from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
@@ -94,6 +93,7 @@ def _points(costs: CompiledCosts) -> dict[tuple[str, int, int], float]:
 
 def main() -> int:
     """Prints the table of docs/explanation/estimator.md."""
+    OneSentenceParser(description=__doc__).parse_args()
     print("| card | scaled from | points | p50 | p90 | data sheet p50 | p90 |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for card, neighbour in PAIRS:

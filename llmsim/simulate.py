@@ -17,7 +17,7 @@ from llmsim.config.errors import (
     InvariantError,
     NotYetError,
 )
-from llmsim.config.plugin_calls import foreign_code
+from llmsim.config.plugin_calls import foreign_code, released_after
 from llmsim.core import (
     PS_PER_S,
     BackendUse,
@@ -117,6 +117,7 @@ class SimulationOptions:
     """The run ends then, whatever is left to do; None: when nothing is left."""
 
 
+@released_after()
 def simulate(
     deployment: LoweredDeployment,
     workload: Workload,

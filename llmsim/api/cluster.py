@@ -73,6 +73,14 @@ class Cluster:
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
         return cls.of(starter_fields(model, device, roles, (tp, pp, ep), devices_per_node))
 
+    def __repr__(self) -> str:
+        """The name and the description of the file, as far as a line goes."""
+        try:
+            said = self.fields().get("description") or f"{len(self.text)} characters"
+        except InputError as error:
+            said = str(error)
+        return f"<llmsim.Cluster {self.name}: {str(said).partition('. ')[0]:.200}>"
+
     def fields(self) -> dict[str, Any]:
         """The keys of the cluster file; a copy."""
         return self.parsed().plain()
@@ -92,7 +100,23 @@ class Cluster:
 
 
 def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) -> list[str | None]:
-    """The role of every instance; raises InputError for one without its counterpart."""
+    """The role of every instance; raises InputError for one without its counterpart, for a number
+    below 0, and for no instance.
+    """
+    named = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
+    least = {"instances": (instances, 1), **{role: (count, 0) for role, count in named.items()}}
+    for name, (count, low) in least.items():
+        if count < low:
+            raise InputError(
+                f"{name} is {count}; give a whole number of at least {low}", field=name, value=count
+            )
+    if instances > 1 and any(named.values()):
+        raise InputError(
+            f"instances is {instances} beside instances with a role; leave it out, and give the "
+            "number of each role",
+            field="instances",
+            value=instances,
+        )
     if bool(attention) != bool(ffn):
         raise InputError(
             f"attention is {attention} and ffn is {ffn}; give both, or neither for instances that "
@@ -114,7 +138,6 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
             field="decode" if prefill else "prefill",
             value=0,
         )
-    named = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
     roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
     return roles or [None] * instances
 

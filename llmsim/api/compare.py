@@ -75,6 +75,7 @@ def report(
         raise InputError(f"{target}: the name of a report ends in .html", field="path")
     check_writable(target)
     named = runs if isinstance(runs, Mapping) else _named(_listed(runs))
+    _listed(list(named.values()))
     with TemporaryDirectory() as temporary:
         folders: dict[Path, Run] = {}
         for name, run in named.items():
@@ -90,7 +91,23 @@ def report(
 
 
 def _listed(runs: Run | Sequence[Run]) -> list[Run]:
-    return [runs] if isinstance(runs, Result | str | PathLike) else list(runs)
+    """The runs, at least one; raises InputError for what is none."""
+    listed = [runs] if isinstance(runs, Result | str | PathLike) else runs
+    wrong = listed if not isinstance(listed, list | tuple) else _no_run(listed)
+    if wrong is not None:
+        raise InputError(
+            f"a run is {type(wrong).__name__}; give a Result, a run folder, or a list of them",
+            field="runs",
+            value=wrong,
+        )
+    if not listed:
+        raise InputError("no run is given; give a Result or a run folder", field="runs")
+    return list(listed)
+
+
+def _no_run(listed: Sequence[object]) -> object | None:
+    """The first of them that is no run."""
+    return next((one for one in listed if not isinstance(one, Result | str | PathLike)), None)
 
 
 def _named(runs: Sequence[Run]) -> dict[str, Run]:

@@ -3,17 +3,18 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
-from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import READ_FROM_TEXT, RunOptions, checked
 from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.compiled import CompiledClusters
+from llmsim.api.options.elsewhere import elsewhere
 from llmsim.api.prepare import Prepared, with_workload
+from llmsim.api.python_values import class_name, option_value
 from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
 from llmsim.api.workload import workload_source
@@ -34,7 +35,6 @@ OUTPUTS = {
 }
 """Options of the command line that write, and what a result has in their place."""
 INPUTS = ("cluster_config", "dataset", "engine_options")
-PATHS = ("profile_dir", "cost_table", "calibration", "arrivals")
 
 
 def run(
@@ -102,9 +102,9 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     engine = command_line_options()
     known = {one.name: one for one in fields(Given) if one.name not in (*INPUTS, *OUTPUTS)}
     _check_names(options, [*known, *engine])
-    options = {name: _plain(value) for name, value in options.items()}
-    of_run = {name: _typed(name, value) for name, value in options.items() if name in known}
-    said = {name: one for name, one in options.items() if name in engine and one is not None}
+    said = {name: _plain(value) for name, value in options.items() if value is not None}
+    of_run = {name: option_value(name, value) for name, value in said.items() if name in known}
+    said = {name: class_name(value) for name, value in said.items() if name in engine}
     of_engine = {name: _text(one) if name in READ_FROM_TEXT else one for name, one in said.items()}
     missing = [one.name for one in known.values() if one.default is MISSING]
     assert not missing, missing
@@ -123,10 +123,12 @@ def _check_names(options: Mapping[str, Any], known: Collection[str]) -> None:
                 value=value,
             )
         if name not in known:
-            near = nearest(name, known)
+            listed = (
+                f"{nearest(name, known)}; `llmsim run --help` lists them, with underscores here"
+            )
             raise InputError(
-                f"{name} is no option of a run{near}; `llmsim run --help` lists them, with "
-                "underscores here",
+                f"{name} is no option of a run"
+                f"{elsewhere(name, str, {*known, 'cluster_config'}) or listed}",
                 field=name,
                 value=value,
             )
@@ -142,24 +144,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return json.dumps(dict(value), default=str)
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _typed(name: str, value: Any) -> Any:
-    """Paths may be texts, and one of several values may stand for a list."""
-    if name not in PATHS:
-        return [value] if isinstance(value, str) and name in _listed() else value
-    if name in ("profile_dir", "cost_table"):
-        several = [value] if isinstance(value, str | PathLike) else list(value)
-        return [Path(one) for one in several]
-    return Path(value)
-
-
-@cache
-def _listed() -> frozenset[str]:
-    """Options that take several texts."""
-    return frozenset(
-        name for name, kind in get_type_hints(Given).items() if kind == list[str] | None
-    )
 
 
 _COMPILED = CompiledClusters()

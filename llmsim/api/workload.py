@@ -178,22 +178,36 @@ def _from_columns(name: str, columns: Mapping[str, Any]) -> Iterable[Mapping[str
             f"{name}: the columns have different lengths ({shown}); give each request every column",
             field="workload",
         )
-    columns = {column: _since_the_first(values) for column, values in columns.items()}
+    columns = {column: _as_numbers(column, values) for column, values in columns.items()}
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         yield {key: value for key, value in row.items() if not _missing(value)}
 
 
-def _since_the_first(values: Sequence[Any]) -> Sequence[Any]:
-    """Dates as seconds since the first of them, and durations in seconds; other values as they
-    are.
+def _as_numbers(column: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Dates as time since the first of them, and durations, in the unit of the column's name
+    (seconds where it has none); other values as they are.
     """
-    if len(values) and all(hasattr(value, "total_seconds") for value in values):
-        return [value.total_seconds() for value in values]
-    if not all(hasattr(value, "timestamp") for value in values) or not len(values):
+    from llmsim.workload.formats.csv_columns import UNITS, unit_of
+
+    durations = _since_the_first(values)
+    if durations is None:
         return values
-    first = min(values)
-    return [(value - first).total_seconds() for value in values]
+    per_s = PER_S.get(column) or UNITS["s"] // UNITS[unit_of(column) or "s"]
+    return [one if one is None else one.total_seconds() * per_s for one in durations]
+
+
+def _since_the_first(values: Sequence[Any]) -> Sequence[Any] | None:
+    """Durations, or dates as durations since the first of them, with None where one is missing;
+    None where the values are neither.
+    """
+    given = [value for value in values if not _missing(value)]
+    if not given or not all(hasattr(value, "total_seconds") for value in given):
+        if not given or not all(hasattr(value, "timestamp") for value in given):
+            return None
+        first = min(given)
+        return [None if _missing(value) else value - first for value in values]
+    return [None if _missing(value) else value for value in values]
 
 
 @lru_cache(maxsize=64)
@@ -214,10 +228,10 @@ def _our_words(columns: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _missing(value: Any) -> bool:
-    """None, NaN, and pandas' NA."""
+    """None, NaN, and pandas' NA and NaT."""
     if isinstance(value, float):
         return value != value
-    return value is None or type(value).__name__ == "NAType"
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _rows_of(name: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -242,7 +256,8 @@ def _plain(value: Any) -> Any:
 def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """A request as a line of a trace; columns that no trace has are left out."""
     line: dict[str, Any] = {}
-    words = _our_words(tuple(row))
+    given = tuple(row)
+    words = _our_words(given)
     if words:
         row = {words.get(key, key): value for key, value in row.items()}
     arrivals = [key for key in row if key in PER_S]
@@ -260,9 +275,10 @@ def _line(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     for needed in ("input_toks", "output_toks"):
         if needed not in line:
             column = needed.replace("toks", "tokens")
+            unknown = [key for key in given if key not in words and key not in COLUMNS]
             raise InputError(
-                f"{name}:{number}: {column} is missing{nearest(column, row)}; give the number of "
-                "tokens",
+                f"{name}:{number}: {column} is missing{nearest(column, unknown)}; give the number "
+                f"of tokens beside {', '.join(given)}",
                 field=column,
             )
     return line

@@ -5,6 +5,7 @@ Exit codes: 0 ok; 1 an unexpected failure; 2 bad input; 3 does not fit or can ne
 invariant was violated; 130 interrupted (what was done by then is written).
 """
 
+import contextlib
 import gc
 import os
 import sys
@@ -167,5 +168,6 @@ def _usage(program: str, error: Exception) -> int:
 def _fail(program: str, sentence: str, code: int) -> int:
     from llmsim.config.printing import one_line
 
-    print(f"{program}: error: {one_line(sentence)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk: the exit code says it
+        print(f"{program}: error: {one_line(sentence)}", file=sys.stderr, flush=True)
     return code

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from llmsim.api.options.elsewhere import elsewhere
 from llmsim.config.errors import InputError, nearest
 
 # Newer releases of typer carry click inside, older ones import it: these are the bases of its
@@ -90,8 +91,7 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
             for name in (*one.opts, *one.secondary_opts)
             if name.startswith("-")
         ]
-        wrong = error.option_name
-        return f"{wrong} is not an option of {ctx.command_path}{nearest(wrong, known)} {see}"
+        return f"{_unknown(error.option_name, known, ctx.command_path)} {see}"
     if kind == "BadOptionUsage":
         return f"{_misused(error, parameters, given)} {see}"
     if kind == "MissingParameter":
@@ -106,6 +106,14 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
         f'"{extra[1]}" is too much: {ctx.command_path} takes '
         f"{taken or 'no arguments, only options'} {see}"
     )
+
+
+def _unknown(wrong: str, known: Sequence[str], command: str) -> str:
+    """An option that the command does not have, and where what it means is to be given."""
+    names = [name.lstrip("-").replace("-", "_") for name in known]
+    word = wrong.lstrip("-").replace("-", "_")
+    place = elsewhere(word, lambda name: "--" + name.replace("_", "-"), names)
+    return f"{wrong} is not an option of {command}{place or nearest(wrong, known)}"
 
 
 def _misused(error: Any, parameters: Iterable[Any], given: Sequence[str]) -> str:

@@ -82,12 +82,42 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         input_files.note(own)
 
 
+_HELD: ContextVar[list[list[Callable[..., Any]]] | None] = ContextVar("llmsim_held", default=None)
+
+
+@contextmanager
+def released_after() -> Iterator[None]:
+    """Methods that are held within the block are released at its end.
+
+    The core keeps the callables of a run, and Python's garbage collector does not see through it:
+    a class of a notebook, whose globals hold the result, would never be freed.
+    """
+    held: list[list[Callable[..., Any]]] = []
+    token = _HELD.set(held)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+        for one in held:
+            one.clear()
+
+
+def hold(method: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """A list with the method, empty after `released_after`."""
+    one = [method]
+    held = _HELD.get()
+    if held is not None:
+        held.append(one)
+    return one
+
+
 def guarded(where: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a plug-in, whose exceptions become an InputError that begins with `where`."""
+    held = hold(method)
 
     def call(*arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            return held[0](*arguments)
         except LlmsimError:
             raise
         except Exception as error:

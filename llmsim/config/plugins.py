@@ -229,9 +229,14 @@ def _from_module(kind: Kind, name: str) -> object:
             f"{kind.word} {name}: {module_name} cannot be imported: {said(error)}"
         ) from error
     if not hasattr(module, attribute):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        classes = [
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
         raise InputError(
-            f"{kind.word} {name}: {module_name} has no {attribute}{nearest(attribute, classes)}"
+            f"{kind.word} {name}: {module_name} has no {attribute}{nearest(attribute, classes)}; "
+            f"its classes are {', '.join(classes) or 'none'}"
         )
     return getattr(module, attribute)
 

@@ -4,8 +4,11 @@ fail to be encoded.
 
 import re
 
-LONGEST_SENTENCE = 4000
-"""Characters of an error; what is longer quotes a value that nobody reads to its end."""
+LONGEST_SENTENCE, LONGEST_WORD = 4000, 400
+"""Characters of an error, and of a word in it; what is longer quotes a value that nobody reads to
+its end.
+"""
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and line feed, marks that reorder or break lines, and halves of
 surrogate pairs.
@@ -22,10 +25,15 @@ def one_line(sentence: str) -> str:
     value left out.
     """
     line = printable(sentence).replace("\n", "\\n").replace("\t", "\\t")
-    if len(line) <= LONGEST_SENTENCE:
-        return line
-    head, tail = LONGEST_SENTENCE * 3 // 4, LONGEST_SENTENCE // 4
-    return f"{line[:head]} ... ({len(line) - head - tail} characters more) ... {line[-tail:]}"
+    return _shortened(_LONG_WORD.sub(lambda word: _shortened(word[0], LONGEST_WORD), line))
+
+
+def _shortened(text: str, longest: int = LONGEST_SENTENCE) -> str:
+    """The text without its middle, where it is longer."""
+    if len(text) <= longest:
+        return text
+    head, tail = longest * 3 // 4, longest // 4
+    return f"{text[:head]} ... ({len(text) - head - tail} characters more) ... {text[-tail:]}"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -60,9 +60,10 @@ def listening(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
+        reason = str(error).rstrip(".")
         raise InputError(
-            f"--host {host} --port {port}: the server cannot listen there: {error}; choose another "
-            "port, or 0 for any"
+            f"--host {host} --port {port}: the server cannot listen there: {reason}; choose "
+            "another port, or 0 for any"
         ) from None
     listener.listen(BACKLOG)
     return listener

@@ -283,4 +283,7 @@ def round_of(
         if steps.has(iteration) and (done or simulation.now_ps >= steps.times_ps(iteration)[1]):
             return steps.round(iteration)
         count = len(steps.worked)
-    raise InputError(f"group {group} ran {count} iterations; there is no iteration {iteration}")
+    raise InputError(
+        f"group {group} ran {count} iterations; there is no iteration {iteration}, the last one is "
+        f"{count - 1}"
+    )

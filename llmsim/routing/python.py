@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 from llmsim.config import plugins
 from llmsim.config.errors import InputError, LlmsimError
-from llmsim.config.plugin_calls import said
+from llmsim.config.plugin_calls import hold, said
 from llmsim.routing.base import GroupView, RequestView, Router
 
 KIND = plugins.Kind(
@@ -46,11 +46,12 @@ def guarded(router: Router, name: str) -> Callable[[RequestView, Sequence[GroupV
     """`router.route`, whose exceptions become an InputError that names the router and
     the request.
     """
-    route = router.route
+    held = hold(router.route)
 
     def call(request: RequestView, groups: Sequence[GroupView]) -> int:
         try:
-            return route(request, groups)
+            index: int = held[0](request, groups)
+            return index
         except LlmsimError:
             raise
         except Exception as error:

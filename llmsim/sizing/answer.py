@@ -226,7 +226,7 @@ def _missed(one: Candidate, answer: Answer) -> str:
     )
     if same:
         return "costs as much, with less room below its targets"
-    return f"meets the targets with {more:+d} devices{dollars}"
+    return f"meets the targets with {more:+d} device{'s' * (abs(more) != 1)}{dollars}"
 
 
 def text(answer: Answer) -> str:
@@ -250,7 +250,9 @@ def text(answer: Answer) -> str:
     if answer.without_price:
         lines.append(_counted(answer.without_price))
     counts = answer.found.pruned.counts
-    pruned = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+    pruned = "; ".join(
+        f"{REASONS.get(reason, reason)} ({count})" for reason, count in counts.most_common()
+    )
     lines.append(f"{answer.found.evaluated} evaluated; pruned without a run: {pruned or 'none'}.")
     front = answer.pareto()
     return "\n".join([*lines, *(_picture(front) if len(front) > 1 else [])]) + "\n"

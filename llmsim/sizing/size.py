@@ -1,10 +1,11 @@
 """`llmsim.size`: how many devices a load with latency targets needs, and how to lay them out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmsim.api.python_values import pairs_text
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
 from llmsim.sizing.capacity import able
@@ -29,7 +30,7 @@ def size(
     model: str,
     device: str | Sequence[str],
     *,
-    slo: str,
+    slo: str | Mapping[str, float],
     rate: float | None = None,
     concurrency: int | None = None,
     dataset: str | None = None,
@@ -48,11 +49,16 @@ def size(
     `device` is one device, several, or "any". The load is `rate` (requests per second),
     `concurrency` (clients of a closed loop) or `dataset` (a trace at its own pace); `input` and
     `output_tokens` are distributions of lengths such as "lognormal:500". `slo` is
-    "ttft:1000,tpot:40" (ms), which the `percentile` of all requests has to meet, or
+    "ttft:1000,tpot:40" (ms) or a mapping, which the `percentile` of all requests has to meet, or
     "chat=ttft:300;batch=e2el:60000", which that of each class has to meet; `classes` puts requests
     into classes, as "chat:0.7|batch:0.3". Raises InputError for what cannot be asked; where nothing
     meets the targets, the answer's `best` is None.
     """
+    slo = pairs_text(slo)
+    if not isinstance(slo, str):
+        raise InputError(
+            f'slo is {type(slo).__name__}; give a text such as "ttft:500,tpot:30"', field="slo"
+        )
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
     load.lengths(1)  # raises for distributions and traces that are none
     present = load.classes_of(0 if dataset else LENGTHS)

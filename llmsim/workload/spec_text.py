@@ -117,6 +117,11 @@ class Field:
         for argument in arguments:
             name, equals, given = argument.partition("=")
             # An argument without a name is the distribution's main one.
+            if not equals and "" in self.arguments:
+                raise InputError(
+                    f"{self.where}: the value is given twice; name the second one, as in "
+                    "lognormal:220:cv=0.8"
+                )
             self.set(name if equals else "", given if equals else name)
 
     def set(self, name: str, value: str) -> None:
@@ -277,7 +282,11 @@ def _pareto(field: Field, smallest: int) -> Lengths:
 
 def _uniform(field: Field, smallest: int) -> Lengths:
     if "" in field.arguments:
-        low, _, high = field.arguments.pop("").partition("-")
+        low, dash, high = field.arguments.pop("").partition("-")
+        if not dash:
+            raise InputError(
+                f"{field.where}: {low} is no range; write two lengths, as uniform:1-{low}"
+            )
         field.set("min", low)
         field.set("max", high)
     return Uniform(*_range(field, smallest, lowest=None, highest=None))

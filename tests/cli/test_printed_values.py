@@ -42,6 +42,12 @@ def test_a_long_value_is_cut_in_the_middle() -> None:
     )
 
 
+def test_a_long_word_is_cut_and_a_long_sentence_of_short_ones_is_not() -> None:
+    words = "a model of the list " * 100
+    cut = one_line("m" * 5000 + f": no such file; {words}")
+    assert len(cut) < 2600 and cut.startswith("mmm") and cut.endswith(words)
+
+
 @pytest.mark.parametrize("make", ["trace", "argument", "note", "json"])
 def test_no_command_prints_them(
     make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

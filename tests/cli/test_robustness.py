@@ -95,6 +95,9 @@ def test_one_output_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
             timeout=HANGS_S,
         )
     assert done.returncode == 2 and "standard output cannot be written" in done.stderr
+    with open("/dev/full", "w", encoding="utf-8") as full:  # the code alone can say it
+        done = subprocess.run(command("--dataset", "absent.jsonl"), stderr=full, timeout=HANGS_S)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-"])

@@ -235,3 +235,29 @@ def test_verbs_that_take_the_options_of_a_run_speak_of_it(
     ):
         found = refusal(capsys, main, "llmsim", *start, *words)
         assert found.startswith(said) and found.endswith("(see llmsim run --help)")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--model", "; the cluster file has it as `model_name`; `llmsim init` writes one"),
+        ("--tensor-parallel-size", "; the cluster file has it as `tp_size`;"),
+        ("--router", '; it is called "--request-routing-policy" here'),
+        ("--vllm-version", '; it is called "--engine-profile" here'),
+        ("--request-rate", "; the dataset has it, as in synthetic:n=100,rate=10"),
+        ("--slo", '; it is called "--goodput" here'),
+        ("--num-prompts", '; it is called "--num-reqs" here'),
+        ("--max-num-seq", ' (did you mean "--max-num-seqs"?)'),
+    ],
+)
+def test_words_of_other_tools_say_where_it_is(
+    capsys: pytest.CaptureFixture[str], option: str, said: str
+) -> None:
+    found = refusal(capsys, main, "llmsim", "run", option, "4")
+    assert found.startswith(f"{option} is not an option of ") and f" run{said}" in found
+
+
+def test_commands_without_a_cluster_name_no_cluster_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "cluster file" not in refusal(capsys, main, "llmsim", "diff", "--tp", "4")

@@ -177,7 +177,10 @@ def test_a_class_of_my_own_runs_from_the_command_line_and_equals_its_twin(folder
         ),
         ("my_routers:Idle", "router my_routers:Idle has no method route"),
         ("my_routers:nothing", "router my_routers:nothing is not a class"),
-        ("my_routers:Shortst", 'my_routers has no Shortst (did you mean "Shortest"?)'),
+        (
+            "my_routers:Shortst",
+            'my_routers has no Shortst (did you mean "Shortest"?); its classes are ',
+        ),
         ("my_router:Shortest", "there is no module my_router in"),
         (
             "my_broken:Any",

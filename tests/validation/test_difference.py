@@ -9,6 +9,7 @@ import pytest
 
 import llmsim
 from llmsim.cli import main
+from llmsim.cli.commands.answers.diff import _table
 from llmsim.config.errors import InputError
 from llmsim.validation.compare.difference import Difference, differences
 from llmsim.validation.compare.rules import parse_rule
@@ -109,6 +110,37 @@ def test_the_command_gates_a_regression(runs: Path, capsys: pytest.CaptureFixtur
     assert main(["diff", slow, fast, "--fail-if", "mean_ttft_ms>+5%"]) == 0
     assert main(["diff", fast, fast, "--fail-if", "mean_ttft_ms>=+0%"]) == 0
     capsys.readouterr()
+
+
+def test_the_command_says_what_was_given_differently(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fast, slow = str(runs / "fast"), str(runs / "slow")
+    assert main(["diff", fast, slow]) == 0
+    said = capsys.readouterr().out.splitlines()[1]
+    assert said.startswith("Given differently: max_num_batched_tokens (not given) -> 128;")
+    assert "engine.max_num_batched_tokens 8192 -> 128" in said
+    assert main(["diff", fast, fast]) == 0
+    equal = capsys.readouterr().out.splitlines()
+    assert equal[1] == "Both runs were given the same."
+    assert "No latency of any request differs." in equal
+    log = tmp_path / "log.parquet"
+    log.write_bytes((runs / "slow" / "requests.parquet").read_bytes())
+    assert main(["diff", fast, str(log)]) == 0
+    assert "iven differently" not in capsys.readouterr().out
+
+
+def test_intervals_without_zero_that_may_be_chance_are_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = {
+        "mean_ttft_ms": Difference(100, 101, (0.1, 1.9), 0.03, False),
+        "p99_ttft_ms": Difference(100, 110, (8.0, 12.0), 0.0, True),
+    }
+    pair = made_pair(1, 0.0, 0.0)
+    assert "An interval without 0 may be chance" in _table(found, [pair], [], None)
+    del found["mean_ttft_ms"]
+    assert "An interval without 0" not in _table(found, [pair], [], None)
 
 
 def test_folders_of_runs_are_paired_by_name(

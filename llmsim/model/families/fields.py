@@ -35,7 +35,7 @@ class Reader:
         if key is None:
             if default is not None:
                 return default
-            close = nearest(keys[0], self.fields)
+            close = nearest(keys[0], self._of_type(int))
             raise InputError(
                 f'{self.source}: field "{keys[0]}" is missing{close}; it must be an integer >= 1'
             )
@@ -46,6 +46,10 @@ class Reader:
                 f"to {most}"
             )
         return value
+
+    def _of_type(self, kind: type) -> list[str]:
+        """The fields that hold a value of this type: another one cannot be what is missing."""
+        return [key for key, value in self.fields.items() if type(value) is kind]
 
     def flag(self, key: str, default: bool) -> bool:
         """A boolean field."""
@@ -61,8 +65,8 @@ class Reader:
         value = self.fields[key] if self.present(key) else default
         if value is None:
             raise InputError(
-                f'{self.source}: field "{key}" is missing{nearest(key, self.fields)}; it must be '
-                "a string"
+                f'{self.source}: field "{key}" is missing{nearest(key, self._of_type(str))}; it '
+                "must be a string"
             )
         if not isinstance(value, str):
             raise InputError(f'{self.source}: field "{key}" is {shown(value)}; it must be a string')

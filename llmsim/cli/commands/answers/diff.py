@@ -46,6 +46,7 @@ def command(
 ) -> int:
     """Compares and prints; raises InputError. Returns 1 where a rule holds, else 0."""
     from llmsim.validation.compare.difference import differences
+    from llmsim.validation.compare.given import given_differently
     from llmsim.validation.compare.rules import parse_rule
 
     if not 0 < alpha < 1:
@@ -54,7 +55,8 @@ def command(
     found = differences(pairs, alpha)
     rules = [parse_rule(text, found) for text in fail_if or ()]
     broken = [rule for rule in rules if rule.fails(found)]
-    sys.stdout.write(_json(found) if as_json else _table(found, pairs, broken))
+    text = _json(found) if as_json else _table(found, pairs, broken, given_differently(a, b))
+    sys.stdout.write(text)
     if broken and as_json:
         for rule in broken:
             print(_broken(rule, found), file=sys.stderr)
@@ -107,12 +109,15 @@ def _shown(one: "Difference") -> dict[str, Any]:
     }
 
 
-def _table(found: "dict[str, Difference]", pairs: "list[Pairs]", broken: "list[Rule]") -> str:
+def _table(
+    found: "dict[str, Difference]", pairs: "list[Pairs]", broken: "list[Rule]", given: str | None
+) -> str:
     requests = sum(len(one.real) for one in pairs)
     changed = sum(one.significant is True for one in found.values())
     lines = [
         f"{requests} request pairs in {len(pairs)} pair{'s' * (len(pairs) > 1)} of runs; "
         f"{changed} of {len(found)} metrics differ by more than chance (*)",
+        *([] if given is None else [given]),
         f"{'metric':20}{'A':>14}{'B':>14}{'change %':>11}  confidence interval %",
     ]
     for name, one in found.items():
@@ -121,6 +126,13 @@ def _table(found: "dict[str, Difference]", pairs: "list[Pairs]", broken: "list[R
         mark = "*" if one.significant else ""
         lines.append(
             f"{name:20}{one.a:>14,.3f}{one.b:>14,.3f}{delta:>11}  {interval} {mark}".rstrip()
+        )
+    if all(one.p == 1 for one in found.values() if one.p is not None):
+        lines.append("No latency of any request differs.")
+    elif changed < sum(_without_zero(one) for one in found.values()):
+        lines.append(
+            "An interval without 0 may be chance where so many metrics are tested (Holm's "
+            "procedure): only those with a * are more than that."
         )
     if len(pairs) == 1:
         lines.append(
@@ -131,6 +143,11 @@ def _table(found: "dict[str, Difference]", pairs: "list[Pairs]", broken: "list[R
     lines += [f"note: {sentence}" for sentence in findings]
     lines += [_broken(rule, found) for rule in broken]
     return "\n".join(lines) + "\n"
+
+
+def _without_zero(one: "Difference") -> bool:
+    """Whether the confidence interval leaves no change out."""
+    return one.ci is not None and not one.ci[0] <= 0 <= one.ci[1]
 
 
 def _broken(rule: "Rule", found: "dict[str, Difference]") -> str:
