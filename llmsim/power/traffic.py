@@ -5,7 +5,8 @@ many tokens.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from math import fsum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +68,10 @@ class TrafficTable:
         is between nodes passes a network card at each end.
         """
         memory = link = nic = host = 0
+        ran = [executions(rows) for rows in activity["rows"]]
         for op in self.operators:
-            rows = activity["rows"][_table(op)]
-            computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
+            counts, times = ran[_table(op)]
+            computed = exact_sum(op.units_of(counts), times)
             if isinstance(op, Collective):
                 sent = (
                     op.collective_bytes_per_token
@@ -83,9 +85,8 @@ class TrafficTable:
                 link += sent - crossing
                 nic += 2 * crossing
                 continue
-            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed + weights_read(
-                op, rows
-            )
+            moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed
+            moved += weights_read(op, ran[_table(op)])
             moved += _context_bytes(op, activity)
             if op.name in self.hosted:
                 host += moved * op.repeat * self.ranks * self.own
@@ -194,17 +195,30 @@ def _context_bytes(op: Operator, activity: Mapping[str, Any]) -> int:
             return 0
 
 
-def weights_read(op: Operator, rows: Int64) -> int:
-    """Bytes of weights read in all executions of one layer's operator; `rows[n]` executions had n
-    tokens.
+class Executions(NamedTuple):
+    """How often an operator ran at each number of tokens at which it ran, those of none included;
+    a step ran at one of thousands.
     """
+
+    counts: Int64
+    times: Int64
+
+
+def executions(rows: Int64) -> Executions:
+    """Of a table of the core's: `rows[n]` executions had n tokens."""
+    counts = np.flatnonzero(rows)
+    return Executions(counts, rows[counts])
+
+
+def weights_read(op: Operator, ran: Executions) -> int:
+    """Bytes of weights read in all executions of one layer's operator."""
     match op:
         case Embedding():
             return 0
         case Moe(experts_total=experts) if experts:
-            return round(float(rows @ weight_bytes(op, np.arange(len(rows)))))
+            return round(fsum(ran.times * weight_bytes(op, ran.counts)))
         case _:
-            return op.weight_bytes * exact_sum(rows[1:])
+            return op.weight_bytes * exact_sum(ran.times[ran.counts > 0])
 
 
 def kv_tokens_read(op: Attention, kv_tokens: int, sequences: int, tokens: int) -> int:

@@ -21,12 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.exact import exact_sum
 from llmsim.model import Attention, Gemm, Hardware, Moe, Operator
-from llmsim.power.traffic import kv_tokens_read, weights_read
+from llmsim.power.traffic import executions, kv_tokens_read, weights_read
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     """Flops and bytes of one operator on one rank; collectives move nothing here (see the link
     counters).
     """
-    rows = usage.rows(op)
-    computed = exact_sum(op.units_of(np.arange(len(rows), dtype=np.int64)), rows)
+    ran = executions(usage.rows(op))
+    computed = exact_sum(op.units_of(ran.counts), ran.times)
     useful = usage.scheduled_tokens
     if op.feature in ("gathered", "sequences") or usage.shares_prompts or op.units != (1, 1):
         # Padding included: what of it is useful was scheduled elsewhere, or is not counted by rank.
@@ -114,9 +112,9 @@ def operator_work(op: Operator, usage: GroupUsage) -> OperatorWork:
     reads = op.read_bytes_per_token * computed + context_bytes
     return OperatorWork(
         name=op.name,
-        executions=exact_sum(rows[1:]) * op.repeat,
+        executions=exact_sum(ran.times[ran.counts > 0]) * op.repeat,
         flops=flops * op.repeat,
-        read_bytes=(reads + weights_read(op, rows)) * op.repeat,
+        read_bytes=(reads + weights_read(op, ran)) * op.repeat,
         written_bytes=op.write_bytes_per_token * computed * op.repeat,
     )
 

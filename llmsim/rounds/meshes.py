@@ -86,7 +86,7 @@ class FittedMesh:
                 of = next(sent[one] for one in node.depends_on if one in sent)
             if of.kind in ("collective", "send") and not self._fits(graph, of):
                 self.kept[of.name] = None
-                node = replace(node, told=True)
+                node = node.changed(told=True)
             nodes.append(node)
         return replace(graph, nodes=tuple(nodes), network=self.description)
 

@@ -130,7 +130,7 @@ def test_the_strict_executor_takes_as_long_as_the_step_program(tmp_path: Path, t
                 for n in graph.nodes
                 if (n.layer, n.name, n.part) == (node.layer, node.name, node.part)
             ][:tp]
-            single = replace(graph, nodes=tuple(replace(n, depends_on=()) for n in alike))
+            single = replace(graph, nodes=tuple(n.changed(depends_on=()) for n in alike))
             write_chakra(single, list(range(tp)), tmp_path / f"one{len(alone)}")
             alone[key] = strict_us(tmp_path / f"one{len(alone)}", executable, tmp_path)
         expected += alone[key]
@@ -259,17 +259,17 @@ def strict(
     as the file of the network says it to readers whose GB have 2^30 bytes.
     """
     if node.kind == "send":
-        return replace(node, duration_ps=int(2000 + node.bytes_moved / 50) * 1000)
+        return node.changed(duration_ps=int(2000 + node.bytes_moved / 50) * 1000)
     if node.kind != "collective" or not node.on_links:
         return node
     key = (node.collective, node.bytes_moved, len(node.group))
     if key not in alone:
-        nothing = replace(
-            graph.nodes[0], kind="compute", on_links=False, duration_ps=0, depends_on=(), group=()
+        nothing = graph.nodes[0].changed(
+            kind="compute", on_links=False, duration_ps=0, depends_on=(), group=()
         )
-        turns = {rank: replace(nothing, rank=rank) for rank in range(graph.ranks)}
+        turns = {rank: nothing.changed(rank=rank) for rank in range(graph.ranks)}
         alike = [
-            replace(n, depends_on=())
+            n.changed(depends_on=())
             for n in graph.nodes
             if (n.name, n.group) == (node.name, node.group)
         ]
@@ -279,7 +279,7 @@ def strict(
         found = run_case(executable, case, folder)
         assert found.exit_code == 0, found.errors
         alone[key] = max(end or 0 for end in found.finish_ns()) * 1000
-    return replace(node, duration_ps=alone[key])
+    return node.changed(duration_ps=alone[key])
 
 
 def test_a_message_joins_two_stages(tmp_path: Path) -> None:

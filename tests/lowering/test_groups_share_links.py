@@ -228,7 +228,7 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
 
 def on_devices(graph: IterationGraph) -> list[GraphNode]:
     """Its nodes but for what the host has launched, maybe before the step."""
-    return [replace(node, lost_ps=None) for node in graph.nodes if node.kind != "launch"]
+    return [node.changed(lost_ps=None) for node in graph.nodes if node.kind != "launch"]
 
 
 def test_the_graph_of_a_step_has_the_times_of_the_run() -> None:

@@ -87,7 +87,7 @@ def afd_nodes(
 def _rows(lowered: LoweredGroup, items: Sequence[Item], place: Sequence[int]) -> list[Row]:
     counts: Mapping[str, int] = dict(zip(FEATURES, place, strict=True))
     rows = [placed_row(placed, counts, items, ()) for placed in lowered.placed]
-    return [replace(row, on_links=False) for row in rows]
+    return [row.changed(on_links=False) for row in rows]
 
 
 class _Builder:
@@ -112,7 +112,7 @@ class _Builder:
             if one.stream >= 0:
                 last[one.unit, one.stream] = [number]
             if one.role == Role.M2N_LATENCY:  # on no stream: where its rows have come in
-                one = replace(one, unit=found[one.after[-1]].unit)
+                one = one._replace(unit=found[one.after[-1]].unit)
             ends.append(self._add(number, one, self._waits(one, before, found, ends)))
         return tuple(self._made)
 
@@ -175,8 +175,8 @@ class _Builder:
         name = f"rows to {other}" if out else f"rows from {other}"
         if one.role == Role.M2N_LATENCY:
             name = f"last {name}"
-        return replace(
-            host_row(Role.LAUNCH), name=name, kind=MOVES[one.role], part=1, power_class="link",
+        return host_row(Role.LAUNCH).changed(
+            name=name, kind=MOVES[one.role], part=1, power_class="link",
             bytes_moved=0 if one.role == Role.M2N_LATENCY else one.num_bytes,
         )  # fmt: skip
 

@@ -116,7 +116,7 @@ def in_step(graph: IterationGraph) -> IterationGraph:
         late_ps = node.late_ps if node.kind in KV_KINDS else start_ps - before_ps
         ends[node.node] = end_ps
         nodes.append(
-            replace(node, start_ps=start_ps, duration_ps=end_ps - start_ps, late_ps=late_ps)
+            node.changed(start_ps=start_ps, duration_ps=end_ps - start_ps, late_ps=late_ps)
         )
     return replace(graph, nodes=tuple(nodes))
 
@@ -171,7 +171,7 @@ class _RankTrace:
         lost_ps = (node.lost_ps or 0) if by_network else 0
         alone = node
         if node.kind == "collective":
-            alone = replace(node, duration_ps=node.duration_ps - lost_ps)
+            alone = node.changed(duration_ps=node.duration_ps - lost_ps)
         kind, us, attributes = _form(alone, self._groups, self._devices, by_network=by_network)
         if "involved_dim" in attributes:
             attributes["involved_dim"] = self._whole

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llmsim import _native
 
@@ -19,8 +20,7 @@ Role = _native.NodeRole
 BEGINS = (Role.BEGIN.value, Role.RECEIVE.value)
 
 
-@dataclass(frozen=True)
-class CoreNode:
+class CoreNode(NamedTuple):
     """A node of the core, of all ranks of a stage."""
 
     unit: int
@@ -39,8 +39,7 @@ class CoreNode:
     """Numbers of nodes that it waits for, besides the one before it on its stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeKey:
+class NodeKey(NamedTuple):
     """A node of the core: what it does in which stage of a member."""
 
     stage: int
@@ -52,8 +51,7 @@ class NodeKey:
     lane: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CorePlace:
+class CorePlace(NamedTuple):
     """Where a node of a graph comes from."""
 
     number: int
@@ -113,11 +111,12 @@ class CoreTimes:
         """Of each node, when all is there that it waits for."""
         self.ends_ps: list[int] = []
         """Of each node, when the last of its ranks is done."""
+        self._recorded = [self._spans_of(node) for node in nodes]
         self._run()
 
     def span(self, number: int, device: int) -> Span | None:
         """Of a node on a device of its stage, where it was recorded."""
-        by_rank = self._recorded(number)
+        by_rank = self._recorded[number]
         found = by_rank.get(device, by_rank.get(ALL_RANKS))
         if found is None:
             return None
@@ -126,13 +125,16 @@ class CoreTimes:
             return self.begins_ps[number], end_ps - self._origin_ps
         return start_ps - self._origin_ps, end_ps - self._origin_ps
 
-    def _recorded(self, number: int) -> Mapping[int, Span]:
+    def _spans_of(self, node: CoreNode) -> Mapping[int, Span]:
+        """By rank of its stage, or ALL_RANKS; none where nothing was recorded."""
         if not self._spans:
             return {}
-        node = self._nodes[number]
         member, stage = divmod(node.unit, self._stages)
+        recorded = self._spans[member].of_nodes
+        if not recorded:
+            return {}
         key = NodeKey(stage, node.role.value, node.op, node.execution, node.lane)
-        return self._spans[member].of_nodes.get(key, {})
+        return recorded.get(key, {})
 
     def _run(self) -> None:
         """By the core's own rules: a node begins when what it waits for has ended and its stream
@@ -146,7 +148,11 @@ class CoreTimes:
                 begin_ps = max(begin_ps, free.get(place, 0))
             if node.role == Role.BEGIN:
                 begin_ps = self._starts_ps[node.unit // self._stages] - self._origin_ps
-            recorded = [end - self._origin_ps for _, end in self._recorded(number).values()]
+            recorded = self._recorded[number].values()
             self.begins_ps.append(begin_ps)
-            self.ends_ps.append(max(recorded, default=begin_ps + node.ps))
+            self.ends_ps.append(
+                max(end_ps for _, end_ps in recorded) - self._origin_ps
+                if recorded
+                else begin_ps + node.ps
+            )
             free[place] = self.ends_ps[-1]

@@ -38,7 +38,12 @@ def with_energy(
         for at, part in zip(mine, parts, strict=True):
             node = nodes[at]
             device_id = _device_id(node, group, places[node.rank][1], where)
-            found[at] = node.changed(device_id=device_id, **vars(part))
+            found[at] = node.changed(
+                device_id=device_id,
+                compute_aj=part.compute_aj,
+                memory_aj=part.memory_aj,
+                link_aj=part.link_aj,
+            )
     return tuple(found), tuple(energies)
 
 

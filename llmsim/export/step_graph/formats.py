@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+import msgspec
+
 from llmsim.core import AJ_PER_J
 from llmsim.export.step_graph.graph import IterationGraph
 from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
@@ -76,7 +78,10 @@ def as_json(graph: IterationGraph, nodes: Sequence[GraphNode]) -> str:
         None if one is None else {**asdict(one), "total_aj": one.total_aj} for one in graph.energy
     ]
     head = json.dumps(about, indent=1).removesuffix("\n}")
-    rows = ",\n  ".join(json.dumps({**vars(node), **_joules(node)}) for node in nodes)
+    encode = msgspec.json.Encoder().encode
+    rows = ",\n  ".join(
+        encode({**msgspec.structs.asdict(node), **_joules(node)}).decode() for node in nodes
+    )
     return f'{head},\n "nodes": [\n  {rows}\n ]\n}}\n'
 
 

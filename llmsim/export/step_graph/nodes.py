@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from llmsim.export.step_graph.record import Record
 from llmsim.export.step_graph.rows import Row
 from llmsim.model import Layout
 
@@ -16,8 +16,7 @@ M2N_SEND, M2N_RECEIVE = "m2n_send", "m2n_receive"
 """Kinds of nodes: rows between attention and FFN leave a device, or come to one."""
 
 
-@dataclass(frozen=True)
-class GraphNode:
+class GraphNode(Record, frozen=True, gc=False):
     """One execution of one operator on one rank; times in ps, bytes per rank."""
 
     node: int
@@ -79,14 +78,6 @@ class GraphNode:
     """Of a collective or message: traces give its duration, instead of leaving it to the network
     that reads them.
     """
-
-    def changed(self, **values: Any) -> GraphNode:
-        """The node with other values, made from its fields as they are: `dataclasses.replace` calls
-        the constructor, which takes seven times as long, and a step has thousands of nodes.
-        """
-        node = object.__new__(GraphNode)
-        node.__dict__.update(self.__dict__, **values)
-        return node
 
     @property
     def energy_aj(self) -> int:

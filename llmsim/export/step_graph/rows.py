@@ -5,11 +5,11 @@ moves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.core import FEATURES, Provenance
 from llmsim.costs import AttentionCost
+from llmsim.export.step_graph.record import Record
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.collective_costs import runs_as_messages
 from llmsim.lowering.program import PARTS, Placed
@@ -24,8 +24,7 @@ OPTIONAL = ("sequences", "decodes", "prefills")
 """Features that a batch may have none of; what works on them is then left out."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Record, frozen=True, gc=False):
     """An operator of the program at this batch, on one rank."""
 
     name: str
@@ -45,7 +44,7 @@ class Row:
 
     def received(self) -> Row:
         """The other end of a message: there when it is there."""
-        return replace(self, name="stage_receive", kind="receive", flops=0)
+        return self.changed(name="stage_receive", kind="receive", flops=0)
 
 
 def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int) -> list[Row]:
@@ -87,24 +86,23 @@ def _row(
 ) -> Row:
     cost, op = placed.cost, placed.operator
     row = Row(
-        cost.name,
-        "compute",
-        PARTS[placed.part],
-        0,
-        0,
-        "compute",
-        "",
-        "tp",
-        on_links,
-        False,
-        "",
-        cost.source,
+        name=cost.name,
+        kind="compute",
+        part=PARTS[placed.part],
+        flops=0,
+        bytes_moved=0,
+        power_class="compute",
+        collective="",
+        among="tp",
+        on_links=on_links,
+        absent=False,
+        provenance="",
+        source=cost.source,
     )
     if isinstance(cost, AttentionCost):
         assert isinstance(op, Attention), "the cost is an attention's"
         flops, moved = attended(op, items)
-        return replace(
-            row,
+        return row.changed(
             kind="attention",
             flops=flops,
             bytes_moved=moved,
@@ -112,17 +110,19 @@ def _row(
             caches=True,
         )
     count = counts[cost.feature]
-    row = replace(row, provenance=Provenance(int(cost.provenance[count])).name.lower())
-    row = replace(row, absent=cost.feature in OPTIONAL and count == 0)
+    row = row.changed(
+        provenance=Provenance(int(cost.provenance[count])).name.lower(),
+        absent=cost.feature in OPTIONAL and count == 0,
+    )
     if op is None:  # a cost of the source as a whole, such as a gap between kernels
         return row
-    row = replace(row, power_class=op.power_class, caches=isinstance(op, StateSpace))
+    row = row.changed(power_class=op.power_class, caches=isinstance(op, StateSpace))
     units = op.units_of(count)
     if not isinstance(op, Collective):
-        return replace(row, flops=op.flops_per_token * units, bytes_moved=_moved(op, units))
+        return row.changed(flops=op.flops_per_token * units, bytes_moved=_moved(op, units))
     kind = "send" if op.collective == "send" else "collective"
     moved = op.collective_bytes_per_token * units
-    return replace(row, kind=kind, bytes_moved=moved, collective=op.collective, among=op.among)
+    return row.changed(kind=kind, bytes_moved=moved, collective=op.collective, among=op.among)
 
 
 def attended(op: Attention, items: Sequence[Item]) -> tuple[int, int]:

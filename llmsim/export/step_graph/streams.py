@@ -7,7 +7,7 @@ graph. Nothing ran before, so the first copies start with the step, and links ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
@@ -127,7 +127,7 @@ def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:
         counts = dict(zip(FEATURES, place, strict=True))
         operators = draft.placed[0 if is_first else 1]
         rows = [placed_row(placed, counts, batch, draft.linked) for placed in operators]
-        named = [replace(row, name=f"draft {row.name}") for row in rows]
+        named = [row.changed(name=f"draft {row.name}") for row in rows]
         passes.append(_Pass(ps, [CoreNode(*one) for one in nodes], named))
     return passes
 
@@ -224,13 +224,13 @@ class _Ranks:
         for number, found in enumerate(self._passes[one.unit // self._stages], start=1):
             begins, launched = waits, self._nothing()
             for node in found.nodes:
-                here = replace(node, unit=one.unit, end_ps=start_ps + node.end_ps)
+                here = node._replace(unit=one.unit, end_ps=start_ps + node.end_ps)
                 if node.role == Role.LAUNCH:
                     row = host_row(node.role, "draft ", number)
                     launched = self._add_alike(drafts, here, row, begins)
                 elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
                     row = found.rows[node.op]
-                    row = replace(row, part=row.part + number * len(PARTS))
+                    row = row.changed(part=row.part + number * len(PARTS))
                     waits = self._add_alike(drafts, here, row, waits)
             waits = [(*ends, *host) for ends, host in zip(waits, launched, strict=True)]
             start_ps += found.ps
@@ -354,16 +354,15 @@ class _Ranks:
         assert isinstance(op, Attention), "the row is an attention's"
         flops, moved = attended(op, mine)
         if in_memory is not None:
-            row = replace(row, provenance="", source=in_memory, power_class="memory")
-        return replace(row, flops=flops, bytes_moved=moved)
+            row = row.changed(provenance="", source=in_memory, power_class="memory")
+        return row.changed(flops=flops, bytes_moved=moved)
 
     @staticmethod
     def _copy(row: Row, name: str, num_bytes: int) -> Row | None:
         """A copy of so many bytes; None: of none."""
         if num_bytes == 0:
             return None
-        return replace(
-            row,
+        return row.changed(
             name=name,
             kind="copy",
             flops=0,

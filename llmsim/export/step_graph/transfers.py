@@ -8,7 +8,7 @@ KV is not there is in no batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def kv_nodes(
                     device="link",
                     route=route,
                     device_id="link",
-                    **vars(moved_energy(accounting, group, counts)),
+                    **moved_energy(accounting, group, counts)._asdict(),
                 )
             )
     return tuple(found)
@@ -135,7 +135,7 @@ def behind_attention(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
             before = caching.get((node.rank, node.start_ps))
             layer, part = (0, 0) if before is None else (before.layer, before.part)
             waits = () if before is None else (before.node,)
-            node = replace(node, layer=layer, part=part, depends_on=waits)
+            node = node.changed(layer=layer, part=part, depends_on=waits)
         found.append(node)
     return tuple(found)
 

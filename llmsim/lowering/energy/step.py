@@ -7,7 +7,7 @@ integers leave goes to the first nodes. So nodes and waits add up to the step, a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmsim.core import Traffic
 from llmsim.lowering.energy.accounting import (
@@ -27,8 +27,7 @@ MEMORY, LINK = ("accelerators", "dram"), ("links", "nics", "storage")
 """Components whose bytes' energy counts as memory or as links."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What a node does, as far as its energy depends on it."""
 
     device: str
@@ -41,8 +40,7 @@ class Work:
     """Its name in the program; "" for copies and the like."""
 
 
-@dataclass(frozen=True)
-class NodeEnergy:
+class NodeEnergy(NamedTuple):
     """Of one node; attojoules."""
 
     compute_aj: int = 0
