@@ -1,18 +1,49 @@
-"""A process that keeps compiled deployments and answers one task after the other.
+"""Processes that keep compiled deployments and answer one task after the other.
 
-`python -m llmsim.sizing.worker` reads pickled tasks from standard input and writes pickled answers
-to standard output; both are its parent's. It ends when its input does.
+`python -m llmsim.sizing.worker` is the process that they are forked from: it imports what tasks
+need once, and forks a worker whenever its parent asks, so that a worker starts in milliseconds. It
+works on no task itself. Standard input is the socket to its parent; it ends when that does.
+
+The parent writes a `REQUEST` in one piece. "fork" comes with two file descriptors, the worker's
+socket and its standard error; the answer is the worker's process id, or the number of an error
+below 0. "wait" names a worker; the answer is its exit code. Both answers are a `NUMBER`.
 """
 
+import gc
 import importlib
 import os
 import pickle
 import signal
+import socket
 import struct
 import sys
-from typing import IO, Any
+import traceback
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
 
 HEAD = struct.Struct("<Q")
+REQUEST = struct.Struct("<4sq")
+NUMBER = struct.Struct("<q")
+FORK, WAIT = b"fork", b"wait"
+IMPORTED = ("llmsim.sizing.size", "llmsim.sizing.frontier", "llmsim.cli.run.point")
+"""Modules of the functions that tasks name."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker works: what its parent is at that moment."""
+
+    folder: str
+    environment: dict[str, str]
+    path: list[str]
+    """Of modules."""
+
+    def enter(self) -> None:
+        """Makes this process work there."""
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.environment)
+        sys.path[:] = self.path
 
 
 def send(stream: IO[bytes], value: Any) -> None:
@@ -40,27 +71,75 @@ def function_of(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def main() -> None:
-    """Answers until the input ends; an error of a task is its answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a task prints is no answer
+def answer(tasks: IO[bytes], answers: IO[bytes]) -> None:
+    """Answers until the tasks end; an error of a task is its answer."""
     from llmsim.sizing.measure import Bench
 
-    bench = Bench(receive(sys.stdin.buffer))
+    receive(tasks).enter()
+    bench = Bench(receive(tasks))
     while True:
         try:
-            name, task = receive(sys.stdin.buffer)
+            name, task = receive(tasks)
         except EOFError:
             return
         try:
-            answer = ("answer", function_of(name)(bench, task))
+            found = ("answer", function_of(name)(bench, task))
         except Exception as error:
-            answer = ("error", error)
+            found = ("error", error)
         try:
-            send(answers, answer)
+            send(answers, found)
         except BrokenPipeError:  # the parent was killed
             return
+
+
+def _work(task_socket: int, errors: int) -> NoReturn:
+    """What a forked worker does, to its end."""
+    code = 0
+    try:
+        os.dup2(errors, 2)
+        os.dup2(2, 1)  # what a task prints is no answer
+        os.close(errors)
+        with socket.socket(fileno=task_socket) as parent:
+            answer(parent.makefile("rb"), parent.makefile("wb"))
+    except SystemExit as left:  # a user's code may end its process
+        code = left.code if isinstance(left.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Forks workers until the parent's socket ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # a worker's collector does not touch, and so copy, the pages of what is here
+    parent = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(parent, REQUEST.size, 2)
+        if len(request) < REQUEST.size:
+            return
+        asked, number = REQUEST.unpack(request)
+        if asked == WAIT:
+            _, status = os.waitpid(number, 0)
+            parent.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            continue
+        try:
+            forked = os.fork()
+        except OSError as error:
+            forked = -(error.errno or 1)
+        if forked == 0:
+            parent.close()
+            _work(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        parent.sendall(NUMBER.pack(forked))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """Several processes that measure plans; the answers do not depend on how many there are."""
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from llmsim.config.errors import FailedRuns
 from llmsim.lowering import LoweringOptions
+from llmsim.sizing import forks
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.worker import function_of, receive, send
 
@@ -154,31 +152,20 @@ class Workers:
 
 
 class _Process:
-    """One worker on this machine and the pipes to it."""
+    """One worker on this machine and the streams to it."""
 
     def __init__(self, options: LoweringOptions) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "llmsim.sizing.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        self._process = forks.fork_worker()
         self._first: list[Any] = [options]
 
     def ask(self, function: str, task: Any) -> tuple[str, Any]:
         """The answer to one task; EOFError or OSError where the process is gone."""
         for message in (*self._first, (function, task)):
-            send(self._in, message)
+            send(self._process.tasks, message)
         self._first = []
-        kind, value = receive(self._out)
+        kind, value = receive(self._process.answers)
         return kind, value
 
     def end(self) -> int:
         """Ends it; returns its exit code."""
-        self._process.kill()
-        code = self._process.wait()
-        for stream in (self._in, self._out):
-            with suppress(OSError):
-                stream.close()
-        return code
+        return self._process.end()

@@ -2,6 +2,7 @@
 dropped.
 """
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from llmsim.config.errors import InvariantError
 from llmsim.search import study
 from llmsim.search.journal import Trial
 from llmsim.search.space import Space
+from llmsim.sizing.forks import fork_worker
 
 Json = dict[str, Any]
 
@@ -356,17 +358,32 @@ def test_a_file_that_changes_while_the_search_runs_is_said(
 
 
 class Failing:
-    """Replaces a search's runs by commands that fail, the first `times` of each search."""
+    """Replaces a search's processes by commands that fail, the first `times` of each search."""
 
     def __init__(self, script: str, times: int) -> None:
-        self.script, self.left, self.real, self.started = script, times, subprocess.Popen, 0
+        self.script, self.left, self.started = script, times, 0
 
-    def __call__(self, command: Sequence[str], **more: Any) -> Any:
+    def __call__(self) -> Any:
         self.started += 1
-        if self.left:
-            self.left -= 1
-            return self.real(["/bin/sh", "-c", self.script], **more)
-        return self.real(command, **more)
+        if not self.left:
+            return fork_worker()
+        self.left -= 1
+        return Command(self.script)
+
+
+class Command:
+    """A process that is no worker."""
+
+    def __init__(self, script: str) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.tasks, self.answers = self._process.stdin, self._process.stdout
+
+    def end(self) -> int:
+        with contextlib.suppress(OSError):
+            self._process.communicate()
+        return self._process.wait()
 
 
 FAILURES = {
@@ -410,7 +427,7 @@ def test_a_failed_run_is_no_verdict(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = small(tmp_path, vary={"--max-num-seqs": [64]})
-    monkeypatch.setattr(subprocess, "Popen", failing := Failing(script, 2))
+    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing(script, 2))
     code, result = searched_again(path)
     assert code == 1 and failing.started == 2
     error = capsys.readouterr().err
@@ -427,7 +444,7 @@ def test_a_run_that_fails_once_is_run_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small(tmp_path)
-    monkeypatch.setattr(subprocess, "Popen", failing := Failing("kill -9 $$", 1))
+    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing("kill -9 $$", 1))
     code, result = searched_again(path)
     assert code == 0 and failing.started in (2, 3)  # one or both of two workers, and another
     assert {one["state"] for one in result["trials"]} == {"feasible"}
@@ -446,7 +463,7 @@ def test_bad_input_is_a_verdict_and_is_not_run_again(
         "infeasible",
         "infeasible",
     ]
-    monkeypatch.setattr(subprocess, "Popen", failing := Failing("exit 1", 9))
+    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing("exit 1", 9))
     assert searched_again(path) == (0, result) and failing.started == 0
 
 
