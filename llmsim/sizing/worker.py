@@ -99,8 +99,9 @@ def _work(task_socket: int, errors: int) -> NoReturn:
         os.dup2(errors, 2)
         os.dup2(2, 1)  # what a task prints is no answer
         os.close(errors)
-        with socket.socket(fileno=task_socket) as parent:
-            answer(parent.makefile("rb"), parent.makefile("wb"))
+        # Open to the very end: a parent that saw it closed would kill a process that is leaving.
+        parent = socket.socket(fileno=task_socket)
+        answer(parent.makefile("rb"), parent.makefile("wb"))
     except SystemExit as left:  # a user's code may end its process
         code = left.code if isinstance(left.code, int) else 1
     except BaseException:
