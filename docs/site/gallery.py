@@ -179,6 +179,8 @@ def draw(name: str) -> bytes:
                 ax.spines[side].set_visible(False)
             for text in ax.texts:
                 text.set_color(INK)
+            if ax.get_legend():
+                ax.get_legend().set_frame_on(False)  # pages are light or dark
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     return stream.getvalue()
 

@@ -54,7 +54,7 @@ class Plots:
                 at = float(np.percentile(values, percent))
                 ax.axvline(at, color=INK, linewidth=0.7, linestyle=":")
                 ax.annotate(
-                    f"p{percent} {at:,.0f}",
+                    f"p{percent} {at:,.0f} ms" if at >= 100 else f"p{percent} {at:.3g} ms",
                     (at, 0.03 if percent == 50 else 0.12),
                     textcoords="offset points",
                     xytext=(4, 0),
@@ -71,28 +71,41 @@ class Plots:
         seconds = np.asarray(totals.index, dtype=float) / PS_PER_S
         for color, name in zip(PALETTE, ("running", "waiting"), strict=False):
             ax.plot(seconds, totals[name].to_numpy(float), color=color, linewidth=1.6, label=name)
-        ax.legend(frameon=False)
+        ax.set_ylim(bottom=0)
+        ax.locator_params(axis="y", integer=True, min_n_ticks=1)
+        add_legend(ax)
         return ax
 
     def kv_cache(self, ax: "Axes | None" = None) -> "Axes":
-        """The share of each group's KV blocks that requests hold, over time."""
+        """The share of each group's KV blocks that requests hold, over time; of more groups than
+        colours the mean, and a band from the least to the most.
+        """
         series = self._result.series
         blocks = {one["group"]: one["num_blocks"] - 1 for one in self._result.summary["kv_cache"]}
         ax = new_axes(ax, "time (s)", "KV blocks in use (%)")
-        for number, (group, usable) in enumerate(sorted(blocks.items())):
-            rows = series[series["group"] == group]
-            used = 100 * rows["kv_blocks_used"].to_numpy(float) / max(usable, 1)
-            seconds = rows["time_ps"].to_numpy(float) / PS_PER_S
-            color = PALETTE[number % len(PALETTE)]
-            ax.plot(seconds, used, color=color, linewidth=1.4, label=f"group {group}")
+        held = series.pivot(index="time_ps", columns="group", values="kv_blocks_used")
+        seconds = held.index.to_numpy(float) / PS_PER_S
+        used = {
+            group: 100 * held[group].to_numpy(float, na_value=np.nan) / max(usable, 1)
+            for group, usable in sorted(blocks.items())
+        }
+        if len(used) > len(PALETTE):
+            shares = np.array(list(used.values()))
+            band = (np.nanmin(shares, axis=0), np.nanmax(shares, axis=0))
+            ax.fill_between(seconds, *band, color=PALETTE[0], alpha=0.25, label="least to most")
+            used = {f"s, mean of {len(used)}": np.nanmean(shares, axis=0)}
+        for color, (group, share) in zip(PALETTE, used.items(), strict=False):
+            name = f"group{group}" if isinstance(group, str) else f"group {group}"
+            ax.plot(seconds, share, color=color, linewidth=1.4, label=name)
         ax.set_ylim(0, 102)
-        ax.legend(frameon=False)
+        add_legend(ax)
         return ax
 
     def timeline(self, ax: "Axes | None" = None, most: int = 200) -> "Axes":
         """A bar per request: queueing, prefill and decode, the first `most` in order of arrival."""
-        rows = self._result.requests.head(most)
-        ax = new_axes(ax, "time (s)", "request")
+        count, rows = len(self._result.requests), self._result.requests.head(most)
+        which = "request" if count <= most else f"request (the first {most:,} of {count:,})"
+        ax = new_axes(ax, "time (s)", which)
         at = {
             name: rows[name].to_numpy(float, na_value=np.nan) / PS_PER_S
             for name in ("arrival_ps", "scheduled_ps", "first_token_ps", "finish_ps")
@@ -107,7 +120,8 @@ class Plots:
             width = at[last] - at[first]
             ax.barh(number, width, left=at[first], height=0.9, color=color, label=label)
         ax.invert_yaxis()
-        ax.legend(frameon=False)
+        ax.locator_params(axis="y", integer=True, min_n_ticks=1)
+        add_legend(ax)
         return ax
 
     def pareto(
@@ -162,6 +176,11 @@ def new_figure(size: tuple[float, float]) -> "Figure":
             'plots need matplotlib, which is not installed; pip install "llmsim[plot]"'
         ) from None
     return Figure(figsize=size, layout="constrained")
+
+
+def add_legend(ax: "Axes") -> None:
+    """A legend that stays legible over lines and bars."""
+    ax.legend(edgecolor="none", framealpha=0.85)
 
 
 def new_axes(ax: "Axes | None", x: str, y: str) -> "Axes":

@@ -26,6 +26,9 @@ COLORS = {
     "frontend": "#6d6c66",
 }
 
+WHOLE_MS = 10
+"""From here on axes show whole milliseconds."""
+
 
 def picture(why: "Why") -> "Figure":
     """Draws the answer; raises InputError where matplotlib is missing."""
@@ -67,16 +70,23 @@ def _blame(ax: Any, blame: dict[str, Any], why: "Why") -> None:
     ax.set_yticks(range(len(bars)), [label for label, _ in bars])
     ax.invert_yaxis()
     ax.set_xlabel("mean ms per request")
+    longest = max(sum(parts.values()) for _, parts in bars)
+    ax.xaxis.set_major_formatter("{x:,.0f}" if longest >= WHOLE_MS else "{x:g}")
     used = [part for part in PARTS if any(parts.get(part) for _, parts in bars)]
     handles = [ax.barh([0], [0], color=COLORS[part]) for part in used]
-    ax.legend(handles, [LEGEND[part] for part in used], frameon=False, fontsize=8)
+    ax.legend(
+        handles, [LEGEND[part] for part in used], edgecolor="none", framealpha=0.85, fontsize=8
+    )
 
 
 def _what_ifs(ax: Any, why: "Why") -> None:
+    from llmsim.api.why.answer import title
+
     shown = [one for one in why.what_ifs if one.after is not None][:6]
     labels = ["as it is", *(one.change for one in shown)]
     values = [why.seen.value_ms, *(one.after or 0.0 for one in shown)]
     ax.barh(range(len(values)), values, color=["#9a9891", *["#2a78d6"] * len(shown)], height=0.7)
     ax.set_yticks(range(len(values)), labels, fontsize=8)
     ax.invert_yaxis()
-    ax.set_xlabel("ms")
+    ax.set_xlabel(f"{title(why.seen)} (ms)")
+    ax.xaxis.set_major_formatter("{x:,.0f}" if max(values) >= WHOLE_MS else "{x:g}")
