@@ -30,6 +30,9 @@ ATTRIBUTES = {
 PS_PER_NS = 1000
 GIVEN = ("model_name", "hardware", "pd_type")
 
+DIGITS = 12
+"""Decimals of a GiB beyond which a byte does not change."""
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -51,7 +54,9 @@ def explain(cluster: Cluster, deployment: Deployment, field: str = "") -> list[E
     ]
     if not wanted:
         paths = [one.field for one in found]
-        ends = [path for path in paths if path.endswith(f".{field}")]
+        last = field.rpartition(".")[2]
+        ends = [path for path in paths if path.endswith(f".{last}")]
+        ends = ends or [path for path in paths if path.rpartition(".")[2].startswith(f"{last}_")]
         close = f' (did you mean "{ends[0]}"?)' if ends else nearest(field, paths)
         raise InputError(
             f"--field {field} is no resolved value of {cluster.path}{close}; without --field all "
@@ -100,7 +105,7 @@ def _group(
         why = _at(cluster, (*location, used[0])) if used else "default"
         yield row(name, getattr(group, ATTRIBUTES.get(name, name.removesuffix("_size"))), why)
     for key, value in (
-        ("mem_size", group.memory.capacity_bytes / (1 << 30)),
+        ("mem_size", _gib(group.memory.capacity_bytes)),
         ("mem_bw", group.memory.bandwidth_bytes_per_s / 1e9),
     ):
         why = _at(cluster, (*location, "npu_mem", key))
@@ -141,3 +146,10 @@ def _at(cluster: Cluster, location: Location) -> str:
     if not document.text:
         return CLUSTER_FILE
     return f"{CLUSTER_FILE}, line {document.line(location)}"
+
+
+def _gib(count: int) -> float:
+    """A number of bytes in GiB, with as many digits as it takes to give them back."""
+    exact = count / (1 << 30)
+    short = (round(exact, digits) for digits in range(DIGITS))
+    return next((one for one in short if round(one * (1 << 30)) == count), exact)

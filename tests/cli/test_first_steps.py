@@ -250,6 +250,9 @@ def test_explain_says_where_every_value_comes_from(capsys: pytest.CaptureFixture
     assert why[f"{second}.max_num_batched_tokens"][1].startswith("engine profile")
     below = explained(capsys, "c.json", "--field", first)
     assert below == {name: one for name, one in found.items() if name.startswith(first)}
+    for field, near in (("engine", "engine_profile"), ("engine.block_size", "block_size")):
+        error = refused(capsys, "config", "explain", "c.json", "--field", field)
+        assert f'(did you mean "{first}.{near}"?)' in error
     error = refused(capsys, "config", "explain", "c.json", "--field", f"{first}.max_num_seq")
     assert f'did you mean "{first}.max_num_seqs"' in error
 

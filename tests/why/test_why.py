@@ -166,7 +166,9 @@ def test_a_change_of_the_figures_is_said(
     summary.write_text(json.dumps({**fields, "mean_ttft_ms": 1.0}))
     capsys.readouterr()
     assert main(["why", str(tmp_path / "run"), "--what-if", "0"]) == 0
-    assert "gives other figures now" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "gives other figures now" in said.err
+    assert "No cause is named, as no change was tested." in said.out
 
 
 def test_a_run_without_steps_is_refused() -> None:

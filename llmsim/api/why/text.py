@@ -116,8 +116,8 @@ def _behind(why: "Why") -> Iterator[str]:
     yield "While the slowest waited for their first token, these prompts ran:"
     for one in why.blockers:
         yield (
-            f"  request {why.seen.name(one.row)}: {one.input_tokens} tokens, beside "
-            f"{one.delayed} of them"
+            f"  request {why.seen.name(one.row)}: {one.input_tokens:,} tokens, beside "
+            f"{one.delayed} of the slowest"
         )
 
 

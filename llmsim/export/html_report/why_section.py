@@ -52,6 +52,8 @@ def no_cause(changes: Iterable[tuple[str, float]]) -> str:
     none takes much, or one does that would shorten every run's tail.
     """
     change, most = max(changes, key=lambda one: one[1], default=("", 0.0))
+    if not change:
+        return "No cause is named, as no change was tested."
     if most < QUARTER:
         return "No single cause: no change that was tested takes a quarter of it away."
     return (
