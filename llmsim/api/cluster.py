@@ -16,6 +16,8 @@ LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
 for each device.
 """
+MOST = 1 << 16
+"""Instances and sizes that a cluster file holds at most."""
 HOST_MEMORY = {"mem_size": 1024, "mem_bw": 307.2, "mem_latency": 0}
 """GiB, GB/s and ns of a node's host memory; an assumption: one socket with eight channels of
 DDR5-4800.
@@ -38,8 +40,17 @@ class Cluster:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], name: str = "cluster") -> Self:
-        """The cluster of a mapping with the keys of a cluster file."""
-        return cls(json.dumps(fields, indent=2) + "\n", name)
+        """The cluster of a mapping with the keys of a cluster file; InputError for another value
+        than JSON has.
+        """
+        if not isinstance(fields, Mapping):
+            raise InputError(f"a cluster is {type(fields).__name__}; give a mapping", value=fields)
+        try:
+            return cls(json.dumps(fields, indent=2) + "\n", name)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{name}: {error}; give numbers, texts, lists and mappings", value=fields
+            ) from None
 
     @classmethod
     def build(
@@ -71,6 +82,10 @@ class Cluster:
         roles = _roles(instances, prefill, decode, attention, ffn)
         tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
+        sizes = {"tp": tp, "pp": pp, "devices_per_node": devices_per_node}
+        _check_counts(sizes if ep is None else {**sizes, "ep": ep}, 1)
+        _check_names({"model": model, "device": device})
+        model, device = fspath(model), fspath(device)
         return cls.of(starter_fields(model, device, roles, (tp, pp, ep), devices_per_node))
 
     def __repr__(self) -> str:
@@ -104,12 +119,8 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
     below 0, and for no instance.
     """
     named = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
-    least = {"instances": (instances, 1), **{role: (count, 0) for role, count in named.items()}}
-    for name, (count, low) in least.items():
-        if count < low:
-            raise InputError(
-                f"{name} is {count}; give a whole number of at least {low}", field=name, value=count
-            )
+    _check_counts({"instances": instances}, 1)
+    _check_counts(named, 0)
     if instances > 1 and any(named.values()):
         raise InputError(
             f"instances is {instances} beside instances with a role; leave it out, and give the "
@@ -140,6 +151,29 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
         )
     roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
     return roles or [None] * instances
+
+
+def _check_counts(counts: Mapping[str, Any], least: int) -> None:
+    """Raises InputError for a value that is no whole number from `least` to `MOST`."""
+    for name, count in counts.items():
+        is_count = isinstance(count, int) and not isinstance(count, bool)
+        if not is_count or not least <= count <= MOST:
+            raise InputError(
+                f"{name} is {count!r:.60}; give a whole number from {least} to {MOST}",
+                field=name,
+                value=count,
+            )
+
+
+def _check_names(names: Mapping[str, Any]) -> None:
+    """Raises InputError for a value that is neither a text nor a path."""
+    for name, value in names.items():
+        if not isinstance(value, str | PathLike):
+            raise InputError(
+                f"{name} is {type(value).__name__}; give a name, or the path of a file",
+                field=name,
+                value=value,
+            )
 
 
 def _one_size(name: str, size: int, vllm: str, given: int | None) -> int:

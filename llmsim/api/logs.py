@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.api.cluster import Cluster, cluster_of
+from llmsim.api.python_values import typed
 from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
 from llmsim.config.errors import InfeasibleError, InputError
@@ -37,7 +38,9 @@ def validate(
     from llmsim.validation.logs.recording import recording_of
 
     _check_skip(skip_seconds)
-    real = read_recording(Path(log))
+    real = read_recording(typed("log", log, Path))
+    if not isinstance(run, Result):
+        run = typed("run", run, Path)
     simulated = recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
     return compare(real, simulated, skip_seconds)
 
@@ -67,7 +70,7 @@ def calibrate(
             "calibration is given; a calibration is fitted from nothing, leave it out",
             field="calibration",
         )
-    real = read_recording(Path(log))
+    real = read_recording(typed("log", log, Path))
     arrivals = Path(log) if real.has_arrivals else None
     with in_python_words(options):
         trial = _Trial(cluster_of(cluster), workload, options, arrivals)

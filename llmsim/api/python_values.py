@@ -21,13 +21,24 @@ def option_value(name: str, value: Any) -> Any:
     A class stands for its `module:Class`, a number for its text, one text for a list of texts, and
     a mapping for pairs such as `ttft:500`.
     """
-    kind = _declared()[name]
+    return typed(name, value, _declared()[name])
+
+
+def typed(name: str, value: Any, kind: Any) -> Any:
+    """The value as one of the kinds that options have; raises InputError for another type."""
     read = _READERS[kind](value)
     if read is None:
         raise InputError(
             f"{name} is {_shown(value)}; give {_EXPECTED[kind]}", field=name, value=value
         )
     return read
+
+
+def check_kinds(kinds: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raises InputError for a value of `given` that is not of its kind; None is of every kind."""
+    for name, kind in kinds.items():
+        if given[name] is not None:
+            typed(name, given[name], kind)
 
 
 def class_name(value: Any) -> Any:

@@ -57,6 +57,12 @@ def sweep(
 
 
 def _check(vary: Mapping[str, Sequence[Any]], options: Mapping[str, Any]) -> None:
+    if not isinstance(vary, Mapping):
+        raise InputError(
+            f"vary is {type(vary).__name__}; give a mapping from names to lists of values",
+            field="vary",
+            value=vary,
+        )
     count = 1
     for name, values in vary.items():
         if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not values:

@@ -117,6 +117,8 @@ def workload_source(workload: Any) -> WorkloadSource:
     usual ones of CSV traces stand for them (`arrival`, `input`, `output`, `isl`, ...), and times
     without a unit are seconds or dates. Raises InputError for anything else.
     """
+    if isinstance(workload, str) and not workload:
+        raise InputError("workload is empty; give a path, or a dataset such as synthetic:...")
     if isinstance(workload, str | PathLike):
         return DatasetText(str(fspath(workload)))
     if hasattr(workload, "to_pydict"):  # a pyarrow Table
@@ -171,6 +173,13 @@ def _fields(request: Any) -> Mapping[str, Any]:
 
 
 def _from_columns(name: str, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    for column, values in columns.items():
+        if isinstance(values, str) or not hasattr(values, "__len__"):
+            raise InputError(
+                f"{name}: {column} is {values!r:.60}; give a list with a value for each request",
+                field=column,
+                value=values,
+            )
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{column} {length}" for column, length in lengths.items())

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmsim.api.python_values import pairs_text
+from llmsim.api.python_values import check_kinds, pairs_text
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
 from llmsim.sizing.capacity import able
@@ -19,6 +21,14 @@ from llmsim.sizing.workers import Workers
 if TYPE_CHECKING:
     import numpy as np
 
+KINDS = {
+    **dict.fromkeys(("model", "dataset"), Path),
+    **dict.fromkeys(("device", "architecture"), list[str]),
+    **dict.fromkeys(("rate", "percentile"), float),
+    **dict.fromkeys(("concurrency", "max_devices", "devices_per_node", "seed", "jobs"), int),
+    **dict.fromkeys(("input", "output_tokens", "classes"), str),
+}
+"""What the arguments of `size` are."""
 SEEDS = 5
 LENGTHS = 1000
 """Requests of a drawn load that show its classes."""
@@ -33,7 +43,7 @@ def size(
     slo: str | Mapping[str, float],
     rate: float | None = None,
     concurrency: int | None = None,
-    dataset: str | None = None,
+    dataset: str | PathLike[str] | None = None,
     input: str = "fixed:1000",
     output_tokens: str = "fixed:200",
     classes: str = "",
@@ -54,11 +64,13 @@ def size(
     into classes, as "chat:0.7|batch:0.3". Raises InputError for what cannot be asked; where nothing
     meets the targets, the answer's `best` is None.
     """
+    check_kinds(KINDS, locals())
     slo = pairs_text(slo)
     if not isinstance(slo, str):
         raise InputError(
             f'slo is {type(slo).__name__}; give a text such as "ttft:500,tpot:30"', field="slo"
         )
+    dataset = None if dataset is None else fspath(dataset)
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
     load.lengths(1)  # raises for distributions and traces that are none
     present = load.classes_of(0 if dataset else LENGTHS)

@@ -145,14 +145,32 @@ def test_a_missing_column_does_not_name_one_that_is_taken(
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ({"instances": 0}, "instances is 0; give a whole number of at least 1"),
-        ({"prefill": -1, "decode": 1}, "prefill is -1; give a whole number of at least 0"),
+        ({"instances": 0}, "instances is 0; give a whole number from 1 to 65536"),
+        ({"instances": 10**9}, "instances is 1000000000; give a whole number from 1 to 65536"),
+        ({"instances": 1.5}, r"instances is 1\.5; give a whole number from 1"),
+        ({"tp": "2"}, "tp is '2'; give a whole number from 1"),
+        ({"ep": 0}, "ep is 0; give a whole number from 1"),
+        ({"model": 5}, "model is int; give a name, or the path of a file"),
+        ({"device": None}, "device is NoneType; give a name, or the path of a file"),
+        ({"prefill": -1, "decode": 1}, "prefill is -1; give a whole number from 0 to 65536"),
         ({"instances": 2, "prefill": 1, "decode": 1}, "instances is 2 beside instances with a"),
     ],
 )
-def test_counts_of_instances_are_checked(counts: dict[str, int], sentence: str) -> None:
+def test_what_builds_a_cluster_is_checked(counts: dict[str, Any], sentence: str) -> None:
     with pytest.raises(llmsim.InputError, match=sentence):
-        llmsim.Cluster.build("Qwen/Qwen3-8B", "H100", **counts)  # type: ignore[arg-type]
+        llmsim.Cluster.build(**{"model": "Qwen/Qwen3-8B", "device": "H100", **counts})
+
+
+def test_what_is_no_cluster_and_no_column_is_refused() -> None:
+    wrong: Any = []
+    with pytest.raises(llmsim.InputError, match="a cluster is list; give a mapping"):
+        llmsim.Cluster.of(wrong)
+    with pytest.raises(llmsim.InputError, match="object is not JSON serializable; give numbers"):
+        llmsim.Cluster.of({"nodes": object()})
+    with pytest.raises(llmsim.InputError, match="arrival_s is 0; give a list with a value for"):
+        llmsim.run(CLUSTER, {"arrival_s": 0, "isl": 5, "osl": 5})
+    with pytest.raises(llmsim.InputError, match="workload is empty"):
+        llmsim.run(CLUSTER, "")
 
 
 def test_a_cluster_is_shown_in_a_line() -> None:
@@ -189,3 +207,33 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         llmsim.report([], tmp_path / "a.html")
     with pytest.raises(llmsim.InputError, match=r"there is no iteration 999, the last one is \d+"):
         result.graph(0, 999)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rate": "20"}, "rate is '20'; give a number"),
+        ({"rate": None, "concurrency": 1.5}, r"concurrency is 1\.5; give a whole number"),
+        ({"max_devices": "a"}, "max_devices is 'a'; give a whole number"),
+        ({"percentile": "99"}, "percentile is '99'; give a number"),
+        ({"architecture": 5}, "architecture is 5; give a text"),
+        ({"device": 5}, "device is 5; give a text"),
+        ({"model": 5}, "model is 5; give the path"),
+        ({"rate": None, "dataset": 5}, "dataset is 5; give the path"),
+        ({"jobs": "x"}, "jobs is 'x'; give a whole number"),
+    ],
+)
+def test_arguments_of_size_are_checked_by_type(given: dict[str, Any], sentence: str) -> None:
+    asked = {"model": "Qwen/Qwen3-8B", "device": "H100", "slo": "ttft:500", "rate": 1, **given}
+    with pytest.raises(llmsim.InputError, match=sentence):
+        llmsim.size(**asked)
+
+
+def test_sweeps_and_logs_are_checked_by_type() -> None:
+    wrong: Any = [1]
+    with pytest.raises(llmsim.InputError, match="vary is list; give a mapping from names"):
+        llmsim.sweep(CLUSTER, LOAD, wrong)
+    with pytest.raises(llmsim.InputError, match="log is a value of type list; give the path of a"):
+        llmsim.validate(wrong, "run")
+    with pytest.raises(llmsim.InputError, match="log is a value of type list; give the path of a"):
+        llmsim.calibrate(wrong, CLUSTER, LOAD)
