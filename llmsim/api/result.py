@@ -326,6 +326,7 @@ class Result:
         from llmsim.export.files import check_writable_folder
         from llmsim.export.step_graph.chakra import write_chakra
         from llmsim.export.step_graph.graph import iteration_graph
+        from llmsim.export.step_graph.run_times import in_run
         from llmsim.rounds import round_of
 
         target, prepared = check_writable_folder(Path(folder)), self._prepared
@@ -337,7 +338,7 @@ class Result:
                 value=group,
             )
         batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, step)
-        graph = iteration_graph(groups, group, batch)
+        graph = in_run(iteration_graph(groups, group, batch), batch)
         return list(write_chakra(graph, list(range(graph.ranks)), target))
 
     def _export(self, name: str, path: str | PathLike[str]) -> None:

@@ -55,8 +55,7 @@ def shared_links(
     if groups[batch.members[0]].layout.pp > 1:
         lost_ps = lost_in_exchanges_ps(graph, batch)
     else:
-        alone_ps = graph.duration_ps - graph.prepared_ps
-        lost_ps = max(0, window[1] - window[0] - host_gap_ps - alone_ps)
+        lost_ps = max(0, window[1] - window[0] - host_gap_ps - graph.duration_ps)
     whole_ps = sum(met.values())
     found = []
     for link in sorted(met, key=lambda one: (-met[one], one)):

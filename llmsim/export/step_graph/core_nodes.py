@@ -33,7 +33,9 @@ class CoreNode(NamedTuple):
     lane: int
     ps: int
     end_ps: int
-    """If nothing ran before the step, and nobody else used its links."""
+    """If nothing ran before the step, and nobody else used its links; in ps of the step, which
+    hosts prepare before.
+    """
     num_bytes: int
     after: list[int]
     """Numbers of nodes that it waits for, besides the one before it on its stream."""
@@ -142,10 +144,11 @@ class CoreTimes:
         """
         free: dict[tuple[int, int], int] = {}
         for number, node in enumerate(self._nodes):
-            begin_ps = max((self.ends_ps[before] for before in node.after), default=0)
             place = (node.unit, node.stream)
-            if node.stream >= 0:
-                begin_ps = max(begin_ps, free.get(place, 0))
+            waits = [self.ends_ps[before] for before in node.after]
+            if node.stream >= 0 and place in free:
+                waits.append(free[place])
+            begin_ps = max(waits, default=node.end_ps - node.ps)
             if node.role == Role.BEGIN:
                 begin_ps = self._starts_ps[node.unit // self._stages] - self._origin_ps
             recorded = self._recorded[number].values()

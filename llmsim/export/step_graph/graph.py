@@ -19,7 +19,7 @@ from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace, Span, StepS
 from llmsim.export.step_graph.energy import with_energy
 from llmsim.export.step_graph.nodes import GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, padded_tokens, rows_of
-from llmsim.export.step_graph.streams import PREPARATION, Drafts, StepNodes, step_nodes
+from llmsim.export.step_graph.streams import Drafts, StepNodes, step_nodes
 from llmsim.export.step_graph.transfers import Window, is_waited_for, kv_nodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.energy.accounting import Accounting
@@ -134,14 +134,6 @@ class IterationGraph:
         longer.
         """
         return max((node.end_ps for node in self.nodes if is_waited_for(node)), default=0)
-
-    @property
-    def prepared_ps(self) -> int:
-        """When the host has prepared the step, which in a run lies behind the step before; 0 where
-        it needs no time.
-        """
-        prepared = [node.end_ps for node in self.nodes if node.name.endswith(PREPARATION)]
-        return min(prepared, default=0)
 
     @property
     def units(self) -> list[int]:

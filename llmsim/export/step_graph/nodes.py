@@ -31,7 +31,9 @@ class GraphNode(Record, frozen=True, gc=False):
     """From 0 within its part; 0 in the prologue and the head."""
     part: int
     start_ps: int
-    """After the start of the iteration; below 0 for KV that was on its way before."""
+    """After the start of the iteration; below 0 for what began before: KV on its way, copies, and
+    the host's work.
+    """
     duration_ps: int
     flops: int
     bytes_moved: int

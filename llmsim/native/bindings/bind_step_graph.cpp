@@ -4,6 +4,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <ranges>
+
 #include "afd/afd_graph.h"
 #include "afd/afd_pricer.h"
 #include "bindings/bindings.h"
@@ -51,6 +54,20 @@ nb::list nodes_of(const StepGraph& graph, const StepPrices& prices, std::span<co
   return nodes;
 }
 
+// A step that nothing runs before, the first of whose members begins at 0: their hosts have its
+// batch as much earlier as they need to prepare it.
+struct LoneStep {
+  StepStart start;
+  StepCarry carry;
+
+  LoneStep(const StepGraph& graph, std::span<const Program* const> members) : carry(graph) {
+    const auto prepares = [](const Program* one) { return one->graphs().prepare_ps; };
+    start.now = -std::ranges::min(members | std::views::transform(prepares));
+    for (std::int32_t unit = 0; unit < graph.units; ++unit)
+      carry.free[at(stream_of(unit, DeviceStream::kHost))] = start.now;
+  }
+};
+
 // The nodes of a step, and the halves of its batches.
 nb::tuple step_nodes(const std::shared_ptr<Program>& program,
                      const std::shared_ptr<const OffloadConfig>& offload,
@@ -73,12 +90,13 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   if (offload) configs.assign(items.size(), offload);
   StepPricer pricer(members, configs);
   StepTimer timer(full_graphs(pricer), std::make_unique<FoldedTiming>());
-  StepCarry chosen(timer.graphs().whole), nothing(timer.graphs().whole);
+  const std::vector<const Program*> programs(items.size(), program.get());
+  LoneStep chosen(timer.graphs().whole, programs), lone = chosen;
   const bool may_split = pricer.begin(pointers);
-  const StepTimer::Timed step_timed = timer.run(pricer, may_split, {}, chosen);
+  const StepTimer::Timed step_timed = timer.run(pricer, may_split, chosen.start, chosen.carry);
   FoldedTiming timing;
   std::vector<Ps> starts(items.size()), ends(items.size());
-  timing.run(step_timed.graph, step_timed.prices, {}, nothing, starts, ends);
+  timing.run(step_timed.graph, step_timed.prices, lone.start, lone.carry, starts, ends);
   nb::list halves;
   if (&step_timed.graph == &timer.graphs().halves)
     for (const auto& [first, second] : pricer.halves())
@@ -115,10 +133,10 @@ nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<P
   pricer.begin(pointers);
   StepPrices prices;
   pricer.fill(graph, prices);
-  StepCarry carry(graph);
+  LoneStep lone(graph, known);
   FoldedTiming timing;
   std::vector<Ps> starts(members.size()), ends(members.size());
-  timing.run(graph, prices, {}, carry, starts, ends);
+  timing.run(graph, prices, lone.start, lone.carry, starts, ends);
   nb::list lanes, counted;
   for (std::size_t lane = 0; lane < at(config.lanes); ++lane) {
     nb::list mine;
