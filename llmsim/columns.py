@@ -171,7 +171,8 @@ class LatencyCauses(Table):
     api_ps: Int64 = optional_ps("From arrival until the engine saw the request.")
     queue_ps: Int64 = optional_ps("Waiting in the engine until first scheduled.")
     wait_ps: Int64 = optional_ps(
-        "Scheduled or running while the device ran steps without the request."
+        "Scheduled or running while the device ran steps without the request, or waited for the "
+        "host to prepare one with it."
     )
     prefill_ps: Int64 = optional_ps("Computing up to the first token.")
     decode_ps: Int64 = optional_ps("Computing the later tokens.")

@@ -154,9 +154,10 @@ def test_ranks_that_share_sequences_hand_over(
 
 def test_slow_links_show_in_the_first_token_and_in_the_blame(tmp_path: Path) -> None:
     pair = [instance("prefill"), instance("decode")]
-    fast = run(written(tmp_path, cluster(pair, link_bw=400)))
-    slow = run(written(tmp_path, cluster(pair, link_bw=0.4)))
-    layers = run(written(tmp_path, cluster(pair, link_bw=0.4, kv_transfer="layerwise")))
+    quick = {"engine": {"prepare_ns": 0, "launch_ns": 0}}
+    fast = run(written(tmp_path, cluster(pair, link_bw=400, **quick)))
+    slow = run(written(tmp_path, cluster(pair, link_bw=0.4, **quick)))
+    layers = run(written(tmp_path, cluster(pair, link_bw=0.4, kv_transfer="layerwise", **quick)))
     moved = int(fast.kv_transfers.kv_transfer_bytes.sum())  # type: ignore[union-attr]
     assert slow.blame["kv_transfer_ps"].sum() > 900 * fast.blame["kv_transfer_ps"].sum()
     assert int(slow.blame["kv_transfer_ps"].sum()) >= moved * 10**12 // 400_000_000

@@ -66,7 +66,8 @@ def steps_of(
     """Of all groups the steps that met most: the batch, its graph alone and in the run, and the
     host's gap behind it.
     """
-    prepared = llmsim.run(document, TRACE, request_routing_policy="RR", **options)._prepared
+    options |= {"request_routing_policy": "RR", "launch_ns": 0}
+    prepared = llmsim.run(document, TRACE, **options)._prepared
     groups, found = prepared.lowered.groups, []
     for group in range(len(groups)):
         steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, group)

@@ -139,7 +139,7 @@ def test_formats_show_watts_and_joules(tmp_path: Path) -> None:
     busy = {node["device_id"] for node in nodes if node["kind"] != "launch"}
     assert busy == {f"group0.rank{rank}" for rank in range(4)}
     launches = [node for node in nodes if node["kind"] == "launch"]
-    assert len(launches) == 4
+    assert len(launches) == 2 * 4  # each rank's are prepared and launched
     assert all(one["device_id"] == "node0.cpu" and one["energy_j"] == 0 for one in launches)
     attributes = to_networkx(graph).nodes[0]
     assert {"power_w", "energy_j", "device_id"} <= attributes.keys()

@@ -48,6 +48,7 @@ def run(cluster: Path, backend: str, trace: str = TRACE) -> Result:
         trace,
         async_scheduling=False,
         max_num_batched_tokens=256,
+        launch_ns=0,
         network_backend=backend,
         cost_source="roofline",
         collective_costs="links",

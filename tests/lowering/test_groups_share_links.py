@@ -227,14 +227,18 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
 
 
 def on_devices(graph: IterationGraph) -> list[GraphNode]:
-    """Its nodes but for what the host has launched, maybe before the step."""
-    return [node.changed(lost_ps=None) for node in graph.nodes if node.kind != "launch"]
+    """Its nodes but for what the host has done, maybe so long before the step that devices were
+    late.
+    """
+    kept = [node for node in graph.nodes if node.kind != "launch"]
+    return [node.changed(lost_ps=None, late_ps=0) for node in kept]
 
 
 def test_the_graph_of_a_step_has_the_times_of_the_run() -> None:
     """Of a prompt that meets another's collectives, and of decodes with and without company."""
     trace = "synthetic:n=6,rate=30,input=lognormal:500:max=2000,output=fixed:6,seed=4"
-    prepared = llmsim.run(cluster(*SPREAD), trace, request_routing_policy="RR")._prepared
+    options = {"request_routing_policy": "RR", "launch_ns": 0}
+    prepared = llmsim.run(cluster(*SPREAD), trace, **options)._prepared
     groups, longer = prepared.lowered.groups, 0
     for group in (0, 1):
         steps = recorded_run(prepared.lowered, prepared.workload, prepared.simulation, group)

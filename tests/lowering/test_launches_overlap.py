@@ -11,10 +11,12 @@ import pytest
 import llmsim
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
+from llmsim.export.chakra import read_trace
 from llmsim.export.step_graph.chakra import write_chakra
-from llmsim.export.step_graph.graph import iteration_graph
+from llmsim.export.step_graph.formats import as_json
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.run_times import in_run
-from llmsim.rounds import RecordedSteps
+from llmsim.rounds import RecordedSteps, round_of
 from llmsim.simulate import simulate
 from tests.engine.command import build_command, run_case
 
@@ -68,6 +70,53 @@ def test_expanded_steps_take_as_long(instance: dict[str, Any]) -> None:
     folded, expanded = (ran(fields(**instance), exact=exact).steps for exact in (False, True))
     for name in ("schedule_ps", "start_ps", "end_ps"):
         assert np.array_equal(folded[name], expanded[name])
+
+
+def lone_graph(instance: dict[str, Any], prepare_ns: int) -> IterationGraph:
+    """Of the first step, as if nothing ran before."""
+    cluster = fields(**instance)
+    cluster["engine"]["prepare_ns"] = prepare_ns
+    prepared = ran(cluster)._prepared
+    batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
+    return iteration_graph(prepared.lowered.groups, 0, batch)
+
+
+@pytest.mark.parametrize("instance", [{}, {"tp_size": 2}], ids=["alone", "ranks"])
+def test_a_lone_step_has_been_prepared_when_it_begins(
+    instance: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its graph is that of a step that needs no preparation, with the host's node before it."""
+    plain, graph = lone_graph(instance, 0), lone_graph(instance, PREPARE_NS)
+    ahead = [node for node in graph.nodes if node.name == "preparation"]
+    assert [(one.rank, one.start_ps, one.end_ps) for one in ahead] == [
+        (rank, -PREPARE_NS * 1000, 0) for rank in range(graph.ranks)
+    ]
+    rest = [node for node in graph.nodes if node.name != "preparation"]
+    both = [
+        [(node.rank, node.name, node.layer, node.start_ps, node.duration_ps) for node in nodes]
+        for nodes in (rest, plain.nodes)
+    ]
+    assert both[0] == both[1]
+    assert graph.duration_ps == plain.duration_ps
+    found = json.loads(as_json(graph, graph.nodes))["nodes"]
+    assert min(node["start_ps"] for node in found) == -PREPARE_NS * 1000
+    write_chakra(graph, list(range(graph.ranks)), tmp_path / "case")
+    traced = [node.name for node in read_trace(tmp_path / "case" / "workload.0.et")]
+    assert len(traced) == len(rest) // graph.ranks
+    assert "launches 0" in traced and "preparation 0" not in traced
+    ended = run_case(build_command(), tmp_path / "case", tmp_path, rules="default")
+    assert max(end or 0 for end in ended.finish_ps()) == graph.duration_ps
+
+
+def test_a_later_stage_is_prepared_inside_of_a_lone_step() -> None:
+    """Its host begins when the host of the stage before has launched."""
+    graph = lone_graph({"pp_size": 2}, PREPARE_NS)
+    first, second = (node for node in graph.nodes if node.name == "preparation")
+    (launched, _) = (node for node in graph.nodes if node.name == "launches")
+    assert (first.start_ps, first.end_ps) == (-PREPARE_NS * 1000, 0)
+    assert second.start_ps == launched.end_ps > 0
+    begins = [node.start_ps for node in graph.of_rank(0) if node.kind != "launch"]
+    assert min(begins) == 0
 
 
 def lockstep() -> dict[str, Any]:

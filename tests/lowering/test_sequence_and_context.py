@@ -239,6 +239,7 @@ def test_a_long_prompt_is_faster_on_more_ranks(tmp_path: Path) -> None:
         keys = {
             "prefill_context_parallel_size": ranks,
             "max_num_batched_tokens": 4096,
+            "launch_ns": 0,
             "links": 900,
         }
         requests = run(cluster(path, **keys), trace=one).requests

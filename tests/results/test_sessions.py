@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import llmsim
+from llmsim.config import load_profile
+from llmsim.config.engine.profile import DEFAULT_PROFILE
 from llmsim.config.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +54,14 @@ def test_one_session_by_hand(tmp_path: Path) -> None:
     assert sum(one[f"{cause}_ps"] for cause in (*CAUSES, "preemption", "tool")) == (
         one.session_e2el_ps
     )
-    # The steps of a session alone: one per prompt, one per token after the first; nothing between.
+    # The steps of a session alone: one per prompt, which the host prepares while the devices idle,
+    # and one per token after the first; nothing between.
     steps = (result.steps.end_ps - result.steps.start_ps).tolist()
     starts = [(0, 30), (30, 50), (50, 90)]
-    assert [sum(steps[a:b]) + calls.queued_ps[i] - calls.arrival_ps[i] for i, (a, b) in
-            enumerate(starts)] == e2el  # fmt: skip
+    prepared = [result.steps.start_ps[a] - calls.arrival_ps[i] for i, (a, _) in enumerate(starts)]
+    assert [sum(steps[a:b]) + prepared[i] for i, (a, b) in enumerate(starts)] == e2el
+    before = load_profile(DEFAULT_PROFILE).prepare_ns * 1000
+    assert prepared == (calls.queued_ps - calls.arrival_ps + before).tolist()
     assert one.atpot_ps == pytest.approx((e2el[2] - ttft[2]) / 39, rel=1e-12)
     block = result.summary["sessions"]
     assert block["attft_ms"]["mean"] == block["attft_ms"]["p99"] == round(one.attft_ps / 1e9, 6)

@@ -173,9 +173,10 @@ def test_devices_of_an_instance() -> None:
 
 def test_attention_and_ffn_are_roles(tmp_path: Path) -> None:
     """Both have a class of their own, from the time that their devices compute for a token."""
-    model = {"model_name": INSTANCE["model_name"]}
+    host = {"prepare_ns": 0, "launch_ns": 0}
+    model = {"model_name": INSTANCE["model_name"], **host}
     roles = [
-        {"role": "prefill", "devices": ["H800"], "instance": INSTANCE},
+        {"role": "prefill", "devices": ["H800"], "instance": {**INSTANCE, **host}},
         {
             "role": "attention",
             "devices": ["H800", "H20"],

@@ -196,7 +196,7 @@ def settle_mode(
         )
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
-        origin["launch_ns"] = profile.launch_origin
+        origin["launch_ns"] = profile.launch_origin(eager=eager)
 
 
 def synchronous_origin(profile: EngineProfile) -> str:
@@ -213,7 +213,7 @@ def settle_host(
     ahead = "async_scheduling" in KINDS[values["scheduler"]].lacks
     if values["prepare_ns"] is None:
         values["prepare_ns"] = profile.prepare_ns if values["async_scheduling"] else 0
-        origin["prepare_ns"] = profile.launch_origin
+        origin["prepare_ns"] = profile.launch_origin()
     if values["async_scheduling"] or ahead:
         return
     for name in ("host_gap_ns", "host_sequence_ns"):

@@ -202,7 +202,9 @@ class EngineProfile:
     prepare_ns: int = 0
     """Host time of an asynchronous engine's step before its first launch."""
     launches_measured: str = ""
-    """The engine and the machine that these times are from; empty: they are assumptions."""
+    """The engine and the machine that the times but `eager_launch_ns` are from; empty: they are
+    assumptions, as that one is.
+    """
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
     v2_runner: V2RunnerRules = V2RunnerRules()
@@ -227,11 +229,11 @@ class EngineProfile:
     template.
     """
 
-    @property
-    def launch_origin(self) -> str:
+    def launch_origin(self, *, eager: bool = False) -> str:
         """Where the host's times of launches are from."""
-        how = f"measured with {self.launches_measured}" if self.launches_measured else ""
-        return f"engine profile {self.name}, {how or 'an assumption'}"
+        measured = "" if eager else self.launches_measured
+        how = f"measured with {measured}" if measured else "an assumption"
+        return f"engine profile {self.name}, {how}"
 
     def schedules_by(self, rule: str) -> bool:
         """Whether the rule holds in this version."""

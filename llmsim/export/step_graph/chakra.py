@@ -23,7 +23,7 @@ from pathlib import Path
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value, write_trace
 from llmsim.export.network_file import network_file
 from llmsim.export.step_graph.graph import IterationGraph
-from llmsim.export.step_graph.nodes import M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
+from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, PS_PER_US, GraphNode
 from llmsim.export.step_graph.ranks_apart import RanksApart, shared_bytes
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
 from llmsim.export.step_graph.transfers import KV_RECALL, KV_RECEIVE
@@ -165,7 +165,11 @@ class _RankTrace:
         """Node of the graph -> of the trace: the last of those that stand for it."""
 
     def add(self, node: GraphNode) -> None:
-        """Appends a node, with a wait before it and what other traffic cost it behind it."""
+        """Appends a node, with a wait before it and what other traffic cost it behind it; nothing
+        for what the host had done before the step.
+        """
+        if node.kind == LAUNCH and node.end_ps == 0:
+            return
         by_network = left_to_network(self._graph, node)
         after = self._waits(node, by_network=by_network)
         lost_ps = (node.lost_ps or 0) if by_network else 0

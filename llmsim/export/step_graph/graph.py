@@ -8,7 +8,8 @@ runs before it, and links are free. KV that moved in the run meanwhile is in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,14 +149,30 @@ class IterationGraph:
         ]
 
     def unit_ends_ps(self) -> tuple[int, ...]:
-        """When each stage of each member is done, with its hand-over to the next stage."""
+        """When each stage of each member is done, with its hand-over to the next stage; the last
+        one with what the member's end waits for, which may be launches of others.
+        """
         units = self.units
+        awaiting: dict[int, list[int]] = defaultdict(list)
+        for one in self.core:
+            if one.role == _native.NodeRole.END:
+                for number in self._awaited(one):
+                    awaiting[number].append(one.unit)
         ends_ps = [0] * (len(self.members) * self.stages)
-        for node in self.nodes:
-            if is_waited_for(node):
-                unit = units[node.rank]
+        for node in filter(is_waited_for, self.nodes):
+            others = awaiting.get(self.places[node.node].number, ()) if awaiting else ()
+            for unit in (units[node.rank], *others):
                 ends_ps[unit] = max(ends_ps[unit], node.end_ps)
         return tuple(ends_ps)
+
+    def _awaited(self, node: CoreNode) -> Iterator[int]:
+        """Numbers of the core's nodes that one waits for, past those where members meet."""
+        for number in node.after:
+            before = self.core[number]
+            if before.role == _native.NodeRole.MEET:
+                yield from self._awaited(before)
+            else:
+                yield number
 
     def member_ends_ps(self) -> tuple[int, ...]:
         """When each member is done."""

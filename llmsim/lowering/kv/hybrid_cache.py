@@ -24,7 +24,7 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     caches states by other rules there): there blocks hold whole sequences, and the ledger sets
     windows and states aside. Nor where all layers have one window and store different widths.
     """
-    if tiers or _leaves_the_pool(group) or not _divides(model):
+    if tiers or _leaves_the_pool(group) or not divides(model):
         return False
     engine = group.engine
     scheduled = "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
@@ -42,7 +42,7 @@ def _leaves_the_pool(group: Group) -> bool:
     return elsewhere or spread or engine.skip_prefill
 
 
-def _divides(model: ModelConfig) -> bool:
+def divides(model: ModelConfig) -> bool:
     """Whether layers keep different parts of a sequence, in tables of a kind each."""
     keeps_states = model.linear is not None
     mixed = model.layers_of("sliding") > 0 or (keeps_states and model.layers_of("full") > 0)
