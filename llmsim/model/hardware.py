@@ -93,12 +93,18 @@ def data_sheet(name: str) -> Hardware:
     return sheet
 
 
+@cache
+def _sheet_reader() -> "TypeAdapter[Hardware]":
+    """Checks the fields of a data sheet; to make one takes as long as to read thirty sheets."""
+    return TypeAdapter(Hardware)
+
+
 def _read(path: Path) -> Hardware:
     try:
         fields = json.loads(input_files.read_bytes(path))
         if isinstance(fields, dict):
             fields.pop("aliases", None)
-        sheet = TypeAdapter(Hardware).validate_json(json.dumps(fields), strict=True, extra="forbid")
+        sheet = _sheet_reader().validate_json(json.dumps(fields), strict=True, extra="forbid")
     except OSError as error:
         raise InputError(
             f"{path}: the data sheet cannot be read ({error.strerror or error})"

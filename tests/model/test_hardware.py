@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.model import DTYPES, hardware_names, load_hardware
+from llmsim.model import DTYPES, hardware, hardware_names, load_hardware
 from llmsim.model.hardware import HARDWARE_DIR
 from tests.shared_data import shared
 
@@ -196,3 +196,18 @@ def test_a_bundled_sheet_without_silicon_system_loads(
     monkeypatch.setattr(hardware, "HARDWARE_DIR", tmp_path)
     sheet = load_hardware("H100")
     assert sheet is not None and sheet.silicon_system is None
+
+
+def test_what_checks_sheets_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    adapter = hardware.TypeAdapter
+
+    def make(kind: type) -> Any:
+        made.append(kind)
+        return adapter(kind)
+
+    monkeypatch.setattr(hardware, "TypeAdapter", make)
+    hardware._sheet_reader.cache_clear()
+    (tmp_path / "a.json").write_bytes((HARDWARE_DIR / "h100_sxm.json").read_bytes())
+    sheets = [load_hardware(str(tmp_path / "a.json")) for _ in range(3)]
+    assert sheets[0] is not None and sheets == sheets[:1] * 3 and len(made) == 1
