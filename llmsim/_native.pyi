@@ -54,6 +54,18 @@ class Feature(enum.Enum):
 
     PREFILLS = 4
 
+    ADAPTER_TOKENS = 5
+
+    ADAPTER_ROWS = 6
+
+    ADAPTERS = 7
+
+    ADAPTER_EXPERTS = 8
+
+    ADAPTER_LOADS = 9
+
+    ADAPTER_READS = 10
+
 class NodeKind(enum.Enum):
     COMPUTE = 0
 
@@ -204,7 +216,7 @@ class Program:
         What members of a domain compute whose largest batch has so many tokens.
         """
 
-    def place(self, items: Sequence[Sequence[int]], padded: int, gathered: int) -> tuple[int, int, int, int, int]:
+    def place(self, items: Sequence[Sequence[int]], padded: int, gathered: int, adapters: Sequence[int] = []) -> list[int]:
         """Of each feature, what a step of this batch has, padding included."""
 
 class QueueOrder(enum.Enum):
@@ -638,6 +650,41 @@ class EncoderConfig:
     @inputs.setter
     def inputs(self, inputs: EncoderInputs | None) -> None: ...
 
+class LoraSlotsConfig:
+    """Adapters on the devices and in host memory."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def slots(self) -> int:
+        """0: nobody asks where adapters are."""
+
+    @slots.setter
+    def slots(self, arg: int, /) -> None: ...
+
+    @property
+    def host_slots(self) -> int: ...
+
+    @host_slots.setter
+    def host_slots(self, arg: int, /) -> None: ...
+
+    @property
+    def experts(self) -> list[int]:
+        """By tokens of one adapter: experts that they are expected to need."""
+
+    @experts.setter
+    def experts(self, arg: Sequence[int], /) -> None: ...
+
+class LoraSlots:
+    """Where the adapters of a group are."""
+
+    def __init__(self, config: LoraSlotsConfig) -> None: ...
+
+    def begin_step(self, requests: Sequence[tuple[int, int, int]]) -> list[int]:
+        """
+        What a step of (adapter, tokens, rows of logits) has, as in `adapter_use` of a schedule: tokens, rows, adapters, experts, loads, reads.
+        """
+
 class LoadFailuresConfig:
     """Chance that a load of KV fails, in 2^-53, and what comes of it."""
 
@@ -927,6 +974,12 @@ class SchedulerConfig:
 
     @encoder.setter
     def encoder(self, arg: EncoderConfig, /) -> None: ...
+
+    @property
+    def lora(self) -> LoraSlotsConfig: ...
+
+    @lora.setter
+    def lora(self, arg: LoraSlotsConfig, /) -> None: ...
 
     @property
     def host_cache(self) -> HostCacheConfig: ...
@@ -1415,9 +1468,9 @@ class NodeRole(enum.Enum):
 
     M2N_LATENCY = 17
 
-def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0) -> tuple:
+def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0, adapters: Sequence[Sequence[int]] = []) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before.
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.
     """
 
 def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int) -> tuple:

@@ -166,10 +166,23 @@ class Clients:
     think_ps: Int64
 
 
-FEATURES = ("tokens", "sequences", "gathered", "decodes", "prefills")
-"""What cost tables are over: tokens that a rank computes, its sequences, the tokens of all ranks of
-its data-parallel domain, those of decodes, and those of prompts before context-parallel ranks share
-them out.
+FEATURES = (
+    "tokens",
+    "sequences",
+    "gathered",
+    "decodes",
+    "prefills",
+    "adapter_tokens",
+    "adapter_rows",
+    "adapters",
+    "adapter_experts",
+    "adapter_loads",
+    "adapter_reads",
+)
+"""What cost tables are over, in the core's order: tokens that a rank computes, its sequences, the
+tokens of all ranks of its data-parallel domain, those of decodes, those of prompts before
+context-parallel ranks share them out, and what a step has of LoRA adapters (`Feature` of
+`llmsim.model.operator`).
 """
 
 

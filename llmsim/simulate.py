@@ -568,6 +568,7 @@ def _notes(
         prefix_caching=any(engine.enable_prefix_caching for engine in engines),
         open_loop=options.clients is None,
         lora_slots=any(engine.max_loras is not None for engine in engines),
+        untimed_adapters=next(filter(None, (g.untimed_adapters for g in deployment.groups)), ""),
         encoder_budgets=all(
             group.scheduler is None or group.scheduler.encoder.step_tokens > 0
             for group in deployment.groups

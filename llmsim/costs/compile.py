@@ -14,6 +14,7 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.core import Note, Provenance
 from llmsim.costs import cache
+from llmsim.costs.adapters import adapter_curve
 from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
@@ -37,7 +38,7 @@ from llmsim.costs.source import (
     TableFeature,
 )
 from llmsim.costs.sources.csv_tables import read_content
-from llmsim.model import Attention, Collective, Moe
+from llmsim.model import AdapterCopy, Attention, Collective, LoraKernel, Moe
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -152,6 +153,8 @@ def _priced(request: CostRequest, available: Available, sources: list[CostSource
     for op in request.operators:
         if isinstance(op, Attention):
             priced.attentions.append(_attention(op, sources, request, priced.missing))
+        elif isinstance(op, LoraKernel | AdapterCopy):
+            priced.ops.append(_op_cost(op, adapter_curve(op, request)))
         elif isinstance(op, Collective):
             curve = own_collective(op, sources, request) or collective(op)
             if curve is None:

@@ -19,7 +19,19 @@ from llmsim.costs.experts.routing import ExpertRouting
 if TYPE_CHECKING:
     from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Moe, Operator
 
-TableFeature = Literal["tokens", "sequences", "gathered", "decodes", "prefills"]
+TableFeature = Literal[
+    "tokens",
+    "sequences",
+    "gathered",
+    "decodes",
+    "prefills",
+    "adapter_tokens",
+    "adapter_rows",
+    "adapters",
+    "adapter_experts",
+    "adapter_loads",
+    "adapter_reads",
+]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
 CollectiveSource = Literal["auto", "measured", "links", "nccl"]
 
@@ -117,6 +129,11 @@ class CostRequest:
     of their own type alone (`weight_only_experts` off).
     """
 
+    adapters: int = 0
+    """LoRA adapters of a step at most."""
+    adapter_experts: int = 0
+    """Pairs of adapter and expert that a step needs at most."""
+
     @property
     def table_tokens(self) -> int:
         """Largest token count that a step can have, padding included."""
@@ -139,9 +156,17 @@ class CostRequest:
 
     def counts(self, feature: str) -> int:
         """Last index of a table over a feature of `llmsim.model.Operator`."""
-        if feature == "gathered":
-            return self.table_tokens * self.layout.dp
-        return self.table_sequences if feature == "sequences" else self.table_tokens
+        match feature:
+            case "gathered":
+                return self.table_tokens * self.layout.dp
+            case "sequences" | "adapter_rows":
+                return self.table_sequences
+            case "adapters" | "adapter_loads" | "adapter_reads":
+                return self.adapters
+            case "adapter_experts":
+                return self.adapter_experts
+            case _:
+                return self.table_tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,15 @@ from llmsim import _native
 from llmsim.config import EngineArgs
 from llmsim.core import Int32
 from llmsim.lowering.program import padded_counts
-from llmsim.model import Attention, Elementwise, Moe, Operator, StateSpace
+from llmsim.model import (
+    AdapterCopy,
+    Attention,
+    Elementwise,
+    LoraKernel,
+    Moe,
+    Operator,
+    StateSpace,
+)
 
 ATTENTION_KERNELS = 2
 """Kernels that vLLM 0.24 launches for attention: one writes the cache, one attends."""
@@ -89,8 +97,10 @@ def kernels_of(op: Operator) -> int:
             return ATTENTION_KERNELS
         case Moe():
             return MOE_KERNELS
-        case Elementwise():
+        case Elementwise() | LoraKernel():
             return op.kernels
+        case AdapterCopy():
+            return 0
         case _:
             return 1
 

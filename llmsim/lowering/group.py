@@ -21,6 +21,14 @@ from llmsim.costs import (
 from llmsim.costs.hardware_limits import own_peak_rates_of
 from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
+from llmsim.lowering.adapters import (
+    AdapterLayout,
+    experts_of_adapters,
+    lora_config,
+    lora_slots,
+    most_adapters,
+    untimed_adapters,
+)
 from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
@@ -86,7 +94,6 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
-from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
@@ -155,6 +162,7 @@ def lower_group(
         hardware=request.hardware,
         memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         linked=tuple(name for name in costs.link_collectives if name not in linked.planned),
+        untimed_adapters=untimed_adapters(group, layout, request.hardware),
         network_notes=links.notes if costs.link_collectives else links.measured_notes,
     )
 
@@ -239,7 +247,7 @@ def _scheduler(
     tiers: bool,
 ) -> "_native.SchedulerConfig":
     """The core's view of the group's scheduler."""
-    return scheduler_config(
+    scheduler = scheduler_config(
         group.engine,
         ledger.num_blocks,
         request.max_model_len,
@@ -261,6 +269,8 @@ def _scheduler(
             tiers=tiers,
         ),
     )
+    scheduler.lora = lora_config(group.engine, request.operators)
+    return scheduler
 
 
 @dataclass(frozen=True)
@@ -308,7 +318,12 @@ def _asked(
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
+    distinct = distinct_operators(stages, model, layout, dtypes)
     hardware = load_hardware(located(group.hardware, deployment.cluster_path))
+    slots = lora_slots(engine)
+    if slots is not None and not untimed_adapters(group, layout, hardware):
+        adapters = AdapterLayout(group, deployment, model, layout, dtypes, slots)
+        stages, distinct = adapters.stages(stages), adapters.distinct(stages, distinct)
     request = CostRequest(
         model=model,
         layout=layout,
@@ -317,11 +332,13 @@ def _asked(
         hardware=hardware,
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=(
-            *distinct_operators(stages, model, layout, dtypes),
+            *distinct,
             *unused_attention(model, layout, dtypes),
         ),
         max_tokens=most_tokens(engine),
         max_seqs=engine.max_num_seqs * verified,
+        adapters=most_adapters(engine),
+        adapter_experts=most_adapters(engine) * max(experts_of_adapters(distinct), default=0),
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,
@@ -475,16 +492,9 @@ def _ledger(
             on_nvlink=hardware is not None and hardware.on_nvlink,
             draft=None if draft is None else draft.share,
             hybrid=hybrid,
-            lora=_lora_slots(engine),
+            lora=lora_slots(engine),
         ),
     )
-
-
-def _lora_slots(engine: EngineArgs) -> LoraSlots | None:
-    if engine.max_loras is None:
-        return None
-    rank = engine.max_lora_rank or DEFAULT_RANK
-    return LoraSlots(engine.max_loras, rank, fully_sharded=engine.fully_sharded_loras)
 
 
 def _costs(

@@ -17,6 +17,12 @@ FEATURES = {
     "gathered": _native.Feature.GATHERED,
     "decodes": _native.Feature.DECODES,
     "prefills": _native.Feature.PREFILLS,
+    "adapter_tokens": _native.Feature.ADAPTER_TOKENS,
+    "adapter_rows": _native.Feature.ADAPTER_ROWS,
+    "adapters": _native.Feature.ADAPTERS,
+    "adapter_experts": _native.Feature.ADAPTER_EXPERTS,
+    "adapter_loads": _native.Feature.ADAPTER_LOADS,
+    "adapter_reads": _native.Feature.ADAPTER_READS,
 }
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
 TILE_ROWS = 64

@@ -102,6 +102,8 @@ class LoweredGroup:
     """Collectives that the engine's messages on the links price."""
     draft: DraftPlan | None = None
     """Who proposes drafts on its devices; None: nobody."""
+    untimed_adapters: str = ""
+    """With what the time of its LoRA adapters is not modelled; "": it is, or there are none."""
 
     @property
     def hosted(self) -> frozenset[str]:

@@ -16,11 +16,28 @@ Kind = Literal[
     "embedding",
     "sampler",
     "collective",
+    "lora",
+    "lora_copy",
 ]
-Feature = Literal["tokens", "sequences", "attention", "gathered", "decodes", "prefills"]
+Feature = Literal[
+    "tokens",
+    "sequences",
+    "attention",
+    "gathered",
+    "decodes",
+    "prefills",
+    "adapter_tokens",
+    "adapter_rows",
+    "adapters",
+    "adapter_experts",
+    "adapter_loads",
+    "adapter_reads",
+]
 """What an operator's time depends on: a rank's tokens, its sequences, its batch, the tokens of all
 data-parallel ranks, those of decodes, or those of prompts before context parallelism shares them
-out.
+out. Of requests with a LoRA adapter: their tokens, their rows of logits, the different adapters,
+the pairs of adapter and expert that they need, and the adapters that are loaded before the step, or
+whose files are read.
 """
 Part = Literal["prologue", "layer", "head"]
 Block = Literal[
@@ -284,6 +301,42 @@ class Moe(Routed, Operator):
     experts_local: int
     moe_inter: int
     """Width of one expert on this rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraKernel(Operator):
+    """What adapters add to a linear layer: the kernels of its two small matrix products by the
+    tokens, or the matrices that these read by the adapters.
+    """
+
+    kind: ClassVar[Kind] = "lora"
+    power_class: ClassVar[PowerClass] = "memory"
+
+    kernels: int
+    """Kernels that the engine launches for it; 0: what the kernels of another operator read."""
+
+
+@dataclass(frozen=True)
+class CopyRate:
+    """How fast a memory or a link copies, and who says so."""
+
+    bytes_per_s: int
+    latency_ps: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterCopy(Operator):
+    """Adapters come to the devices' slots, or from their files to host memory, before the step."""
+
+    kind: ClassVar[Kind] = "lora_copy"
+    power_class: ClassVar[PowerClass] = "link"
+
+    adapter_bytes: int
+    """Of one adapter, as far as it is copied here."""
+    launches: int
+    """Of one adapter: fills with zeros, and copies."""
+    rate: CopyRate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from llmsim.core import FEATURES, Int64, Traffic
 from llmsim.exact import exact_sum
-from llmsim.model import Attention, Collective, Embedding, Layout, Moe, Operator, StateSpace
+from llmsim.model import (
+    AdapterCopy,
+    Attention,
+    Collective,
+    Embedding,
+    Layout,
+    Moe,
+    Operator,
+    StateSpace,
+)
 
 Floats = NDArray[np.float64]
 RING_FACTOR = {"all_reduce": 2}
@@ -67,7 +76,7 @@ class TrafficTable:
         what comes from other memories or goes there. Links: the rings of RING_FACTOR; what of them
         is between nodes passes a network card at each end.
         """
-        memory = link = nic = host = 0
+        memory = link = nic = host = loaded = 0
         ran = [executions(rows) for rows in activity["rows"]]
         for op in self.operators:
             counts, times = ran[_table(op)]
@@ -85,6 +94,13 @@ class TrafficTable:
                 link += sent - crossing
                 nic += 2 * crossing
                 continue
+            if isinstance(op, AdapterCopy):  # of all ranks of a stage, to their slots or from files
+                size = op.adapter_bytes * computed * self.ranks * self.own
+                if op.feature == "adapter_loads":
+                    memory, loaded = memory + size, loaded + size
+                else:
+                    host += size
+                continue
             moved = (op.read_bytes_per_token + op.write_bytes_per_token) * computed
             moved += weights_read(op, ran[_table(op)])
             moved += _context_bytes(op, activity)
@@ -101,7 +117,7 @@ class TrafficTable:
         return Traffic(
             memory_bytes=memory + copied + pool + sent,
             link_bytes=link,
-            host_bytes=copied + sent,
+            host_bytes=copied + sent + loaded,
             pool_bytes=pool,
             nic_bytes=nic,
             processor_bytes=host,

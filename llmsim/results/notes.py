@@ -14,16 +14,17 @@ def notes_of_run(
     prefix_caching: bool,
     open_loop: bool,
     lora_slots: bool,
+    untimed_adapters: str,
     encoder_budgets: bool,
 ) -> tuple[str, ...]:
     """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment
-    caches prefixes; `lora_slots`: some group has max_loras; `encoder_budgets`: all groups have
-    those of an encoder.
+    caches prefixes; `lora_slots`: some group has max_loras; `untimed_adapters`: with what the time
+    of adapters is not modelled; `encoder_budgets`: all groups have those of an encoder.
     """
     return (
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
-        *_adapters(results.workload, lora_slots=lora_slots),
+        *_adapters(results.workload, lora_slots=lora_slots, untimed=untimed_adapters),
         *_encoder_inputs(results.workload, budgets=encoder_budgets),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
@@ -55,16 +56,19 @@ def _drafts_of_nobody(results: Results) -> tuple[str, ...]:
     )
 
 
-def _adapters(workload: Workload, *, lora_slots: bool) -> tuple[str, ...]:
+def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[str, ...]:
     """What a run does with adapters, and what it does not."""
     count = len(set(workload.adapter or ()) - {""})
     if not count:
         unused = "max_loras only takes memory: no request of the trace has an adapter"
         return (unused,) if lora_slots else ()
     shared = f"{count} LoRA adapters share no prefixes; "
-    if lora_slots:
+    if lora_slots and untimed:
         slots = "their slots are in the memory of the devices, but their loads and the time that "
-        return (Note(f"{shared}{slots}they add to a step are not modelled"),)
+        return (Note(f"{shared}{slots}they add to a step are not modelled with {untimed}"),)
+    if lora_slots:
+        times = "their kernels take what the data sheet says, and their loads what the cluster file"
+        return (Note(f"{shared}{times} says, since nobody has measured either"),)
     note = Note(
         f"{shared}their memory, their loads and the time that they add to a step are not modelled"
     )

@@ -109,6 +109,9 @@ def _where_used(
         block["afd"] = afd_rows(results, info["afd"])
     if info.get("layouts") is not None:
         block |= reconfiguration_blocks(results, info["layouts"])
+    loads = _adapter_loads(results)
+    if loads:
+        block["lora"] = loads
     if results.workload.encoder_inputs is not None:
         block["encoder"] = {
             name: _total(results, name)
@@ -325,6 +328,20 @@ def _kv_transfer(results: Results) -> dict[str, Any] | None:
         "decode_cached_tokens": exact_sum(h.decode_cached_tokens[rows]),
         **statistics_ms("transfer", times),
     }
+
+
+def _adapter_loads(results: Results) -> dict[str, int]:
+    """Adapters that steps copied to slots of the devices, and those whose files they read, as far
+    as both take time.
+    """
+    found: dict[str, int] = {}
+    for rows in results.table_rows:
+        for feature in ("adapter_loads", "adapter_reads"):
+            counts = np.asarray(rows[FEATURES.index(feature)])
+            if len(counts):
+                loaded = exact_sum(np.arange(len(counts), dtype=np.int64), counts)
+                found[feature] = found.get(feature, 0) + loaded
+    return found
 
 
 def _reaches(results: Results, info: Mapping[str, Any]) -> list[Reach]:

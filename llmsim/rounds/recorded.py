@@ -154,6 +154,7 @@ class RecordedSteps:
                 int(steps["end_ps"][place - 1]) if place else 0
                 for steps in self._of_member.values()
             ),
+            tuple(self._adapters_of(member, place) for member in self._members),
             self._afd,
             self._attention_members,
         )
@@ -171,6 +172,16 @@ class RecordedSteps:
         before = after[: np.count_nonzero(worked[:place])]
         passes = int(np.count_nonzero(before)), int(np.maximum(before - 1, 0).sum())
         return Drafts(int(after[len(before)]) if worked[place] else 0, *passes)
+
+    def _adapters_of(self, member: int, place: int) -> tuple[int, ...]:
+        """What the batch of a step has of LoRA adapters; nothing for a dummy."""
+        worked = self._of_member[member]["tokens"] > 0
+        if not worked[place]:
+            return ()
+        schedule = self._schedules[member]
+        built = np.flatnonzero(np.diff(np.asarray(schedule["item_offsets"])))
+        uses = np.asarray(schedule["adapter_use"]).reshape(len(schedule["drafts_after"]), -1)
+        return tuple(uses[built[np.count_nonzero(worked[:place])]].tolist())
 
     def _items(self, member: int, place: int) -> tuple[Item, ...]:
         """The batch of a step; none for a dummy."""

@@ -63,6 +63,7 @@ def full() -> Json:
         "max_num_queued_reqs": 100,
         "max_loras": 2,
         "max_lora_rank": 32,
+        "max_cpu_loras": 8,
         "fully_sharded_loras": True,
         "kv_load_failure_policy": "recompute",
         "kv_load_failure_rate": 0.01,

@@ -46,6 +46,7 @@ _SHOWN_IF_SET = (
     "quick_reduce_quantization_min_size_kb",
     "max_loras",
     "max_lora_rank",
+    "max_cpu_loras",
     "fully_sharded_loras",
     "kv_load_failure_policy",
     "kv_load_failure_rate",
@@ -149,6 +150,9 @@ class EngineArgs:
     max_loras: int | None
     """LoRA adapters of a step, and slots for them on each device; None: any number, and none."""
     max_lora_rank: int | None
+    max_cpu_loras: int | None
+    """Adapters that host memory keeps; None: as many as slots."""
+
     fully_sharded_loras: bool
     """Of each slot; None: vLLM's default, 16."""
     kv_load_failure_policy: str | None

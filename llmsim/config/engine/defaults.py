@@ -60,18 +60,7 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
                 f"{positions[name](name)} is no option of {profile.name}; remove it, or choose an "
                 f"engine_profile that has it ({', '.join(having)})"
             )
-    for name in ("max_lora_rank", "fully_sharded_loras"):
-        if values[name] and values["max_loras"] is None:
-            raise InputError(
-                f"{positions[name](name)} is given, but max_loras is not, so that the engine takes "
-                "no adapters; give both, or remove it"
-            )
-    rank = values["max_lora_rank"]
-    if rank is not None and rank not in LORA_RANKS:
-        raise InputError(
-            f"{positions['max_lora_rank']('max_lora_rank')} is {rank}, but vLLM takes one of "
-            f"{', '.join(map(str, LORA_RANKS))}; give the next larger one"
-        )
+    _check_adapters(values, positions)
     if values["max_num_active_seqs"] is not None and values["max_num_seqs"]:
         active, most = values["max_num_active_seqs"], values["max_num_seqs"]
         if active > most:
@@ -79,6 +68,27 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
                 f"{positions['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
                 f"max_num_seqs, which is {most}; lower it"
             )
+
+
+def _check_adapters(values: Mapping[str, Any], positions: Positions) -> None:
+    """vLLM 0.33: `LoRAConfig`."""
+    for name in ("max_lora_rank", "max_cpu_loras", "fully_sharded_loras"):
+        if values[name] and values["max_loras"] is None:
+            raise InputError(
+                f"{positions[name](name)} is given, but max_loras is not, so that the engine takes "
+                "no adapters; give both, or remove it"
+            )
+    rank, kept = values["max_lora_rank"], values["max_cpu_loras"]
+    if rank is not None and rank not in LORA_RANKS:
+        raise InputError(
+            f"{positions['max_lora_rank']('max_lora_rank')} is {rank}, but vLLM takes one of "
+            f"{', '.join(map(str, LORA_RANKS))}; give the next larger one"
+        )
+    if kept is not None and kept < values["max_loras"]:
+        raise InputError(
+            f"{positions['max_cpu_loras']('max_cpu_loras')} is {kept}, less than max_loras, which "
+            f"is {values['max_loras']}; raise it, since adapters in slots are in host memory, too"
+        )
 
 
 def settle_speculation(

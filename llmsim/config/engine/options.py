@@ -212,6 +212,11 @@ class EngineOptions(Section):
         description="Sets the rank that each of the max_loras slots of adapters has room for; 16 "
         "if not given (vllm-0.33).",
     )
+    max_cpu_loras: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Keeps so many LoRA adapters in host memory, at least max_loras; max_loras if "
+        "not given (vllm-0.33).",
+    )
     fully_sharded_loras: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
         description="Cuts both matrices of each LoRA slot over the tensor-parallel ranks "

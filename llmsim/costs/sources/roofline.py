@@ -21,7 +21,7 @@ from llmsim.costs.source import (
     to_ps,
 )
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_q20
-from llmsim.model import Collective, Embedding, Moe
+from llmsim.model import Collective, Embedding, LoraKernel, Moe
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Operator
@@ -101,7 +101,8 @@ class RooflineSource(CostSource):
                 f'peak flop/s of "{self._request.hardware_name}" are not known: only memory '
                 "bandwidth limits it"
             )
-        return np.asarray(np.maximum(memory, compute) * 1e6 + LAUNCH_US)
+        kernels = op.kernels if isinstance(op, LoraKernel) else 1
+        return np.asarray(np.maximum(memory, compute) * 1e6 + kernels * LAUNCH_US)
 
     def attention(self, op: Attention) -> SplitAttention:
         """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for

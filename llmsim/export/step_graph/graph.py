@@ -55,6 +55,8 @@ class Round:
     """Of each member: what its drafter proposes at the end of the step."""
     ends_before_ps: tuple[int, ...] = ()
     """When each member's step before has ended; none: before this one has begun."""
+    adapters: tuple[tuple[int, ...], ...] = ()
+    """Of each member: what it has of LoRA adapters, as in a schedule's `adapter_use`."""
     afd: _native.AfdConfig | None = field(repr=False, default=None)
     """How attention members, the first ones, and FFN members run it together; None: all run whole
     layers.
@@ -210,11 +212,12 @@ class _Made:
 def _whole_layers(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
     first = domain[0]
     padded = padded_tokens(first, batch.items)
+    adapters = batch.adapters or ((),) * len(domain)
     rows = [
-        rows_of(lowered, items, tokens, sum(padded))
-        for lowered, items, tokens in zip(domain, batch.items, padded, strict=True)
+        rows_of(lowered, items, tokens, sum(padded), own)
+        for lowered, items, tokens, own in zip(domain, batch.items, padded, adapters, strict=True)
     ]
-    step = step_nodes(domain, batch.items, rows, batch.step, batch.drafts)
+    step = step_nodes(domain, batch.items, rows, batch.step, batch.drafts, batch.adapters)
     each = first.layout.stage_ranks * first.layout.pp
     places = [divmod(rank, each) for rank in range(Ranks(first.layout, len(domain)).count)]
     return _Made(step, padded, places, first.links.description)

@@ -20,7 +20,7 @@ Item = tuple[int, ...]
 """(tokens, computed before) of one sequence of a batch, and how many of the tokens are drafts, if
 any are.
 """
-OPTIONAL = ("sequences", "decodes", "prefills")
+OPTIONAL = tuple(feature for feature in FEATURES if feature not in ("tokens", "gathered"))
 """Features that a batch may have none of; what works on them is then left out."""
 
 
@@ -47,9 +47,17 @@ class Row(Record, frozen=True, gc=False):
         return self.changed(name="stage_receive", kind="receive", flops=0)
 
 
-def rows_of(lowered: LoweredGroup, items: Sequence[Item], padded: int, gathered: int) -> list[Row]:
-    """The rows of a batch, in the program's order."""
-    place = lowered.program.place(list(items), padded, gathered)
+def rows_of(
+    lowered: LoweredGroup,
+    items: Sequence[Item],
+    padded: int,
+    gathered: int,
+    adapters: Sequence[int] = (),
+) -> list[Row]:
+    """The rows of a batch, in the program's order; `adapters`: what it has of LoRA adapters, as in
+    a schedule's `adapter_use`.
+    """
+    place = lowered.program.place(list(items), padded, gathered, list(adapters))
     counts = dict(zip(FEATURES, place, strict=True))
     linked = lowered.linked
     return [placed_row(placed, counts, items, linked) for placed in lowered.placed]

@@ -80,6 +80,7 @@ def step_nodes(
     rows: Sequence[Sequence[Row]],
     step: int,
     drafts: Sequence[Drafts] = (),
+    adapters: Sequence[Sequence[int]] = (),
 ) -> StepNodes:
     """The nodes of the run's step of that number; `rows` are each member's operators."""
     first = domain[0]
@@ -90,7 +91,12 @@ def step_nodes(
         for lowered, items, one in zip(domain, batches, proposed, strict=False)
     ]
     found, halves, counted = _native.step_nodes(
-        first.program, offload, [list(items) for items in batches], step, *_drafter(first, proposed)
+        first.program,
+        offload,
+        [list(items) for items in batches],
+        step,
+        **_drafter(first, proposed),
+        adapters=[list(one) for one in adapters],
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
     if halves:
@@ -106,13 +112,16 @@ def step_nodes(
     return StepNodes(nodes, tuple(ranks.places), tuple(core), activities)
 
 
-def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> tuple[Any, ...]:
+def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> dict[str, Any]:
     """The drafter, what each member proposes, and its passes before; nothing where none drafts."""
     if group.draft is None or not proposed:
-        return ()
-    before = proposed[0]
-    after = [one.after for one in proposed]
-    return group.draft.native, after, before.first_passes, before.next_passes
+        return {}
+    return {
+        "drafter": group.draft.native,
+        "drafts_after": [one.after for one in proposed],
+        "first_passes": proposed[0].first_passes,
+        "next_passes": proposed[0].next_passes,
+    }
 
 
 def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:

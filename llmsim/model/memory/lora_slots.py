@@ -15,18 +15,12 @@ from dataclasses import dataclass
 from llmsim.config.errors import InputError
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
-from llmsim.model.operator import Embedding, Gemm, Moe, Operator
+from llmsim.model.operator import Moe
 from llmsim.model.operators.decoder import operators
+from llmsim.model.operators.lora_pairs import pairs_of
 from llmsim.model.types import Dtypes, ModelConfig
 
 DEFAULT_RANK = 16
-
-_PROJECTIONS = {"qkv_proj": 3, "qkv_a_proj": 2}
-"""Layer -> projections that share it; those of an MLP share one where it is gated."""
-_ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
-_COLUMN_PARALLEL = ("qkv_proj", "up_proj", "b_proj", "in_proj")
-"""Ends of names; other layers are whole on each rank."""
-_GATED = ("gate_up_proj", "shared_expert_up_proj")
 
 
 @dataclass(frozen=True)
@@ -42,9 +36,13 @@ class LoraSlots:
         """What the ledger calls them."""
         return f"slots of {self.slots} LoRA adapters of rank {self.rank}"
 
+    def ranks(self, layout: Layout) -> int:
+        """Ranks that cut what the layers do not."""
+        return layout.tp if self.fully_sharded else 1
+
     def device_bytes(self, model: ModelConfig, layout: Layout, dtypes: Dtypes) -> int:
         """Bytes of all slots on one rank."""
-        ranks = layout.tp if self.fully_sharded else 1
+        ranks = self.ranks(layout)
         if ranks > 1 and self.rank % ranks:
             raise InputError(
                 f"fully_sharded_loras cuts adapters of rank {self.rank} over {ranks} "
@@ -65,28 +63,10 @@ def adapter_bytes(
 
     Projections of linear attention that share a layer are counted as one.
     """
-    elements = sum(
-        _elements(op, model, shared_by) * op.repeat for op in operators(model, layout, dtypes)
-    )
+    elements = 0
+    for op in operators(model, layout, dtypes):
+        pairs = pairs_of(op, model, shared_by)
+        if pairs is not None:
+            experts = op.experts_local if isinstance(op, Moe) else 1
+            elements += (pairs.a + pairs.b) * experts * op.repeat
     return rank * elements * int(dtype_bytes(dtypes.activation))
-
-
-def _elements(op: Operator, model: ModelConfig, shared_by: int) -> int:
-    """Of an operator's A and B for rank 1."""
-    if isinstance(op, Moe):
-        ways = 2 if model.mlp_gated else 1
-        width = model.expert_hidden // shared_by + op.moe_inter
-        return op.experts_local * (ways + 1) * width
-    if isinstance(op, Embedding):
-        return model.vocab_size + model.hidden_size
-    if not isinstance(op, Gemm):
-        return 0
-    if op.part == "head":
-        return model.hidden_size + model.vocab_size
-    projections = _PROJECTIONS.get(op.name, 1)
-    if op.name in _GATED and model.mlp_gated:
-        projections = 2
-    if op.name.endswith(_ROW_PARALLEL):
-        return op.gemm_k + op.gemm_n // shared_by
-    inputs = projections * op.gemm_k
-    return (inputs // shared_by if op.name.endswith(_COLUMN_PARALLEL) else inputs) + op.gemm_n

@@ -1,4 +1,5 @@
 // Configuration of schedulers, groups and expanded collectives for Python.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -217,6 +218,27 @@ void bind_encoder(nb::module_& m) {
           nb::for_setter(nb::arg("inputs").none()));
 }
 
+void bind_lora_slots(nb::module_& m) {
+  nb::class_<LoraSlotsConfig>(m, "LoraSlotsConfig", "Adapters on the devices and in host memory.")
+      .def(nb::init<>())
+      .def_rw("slots", &LoraSlotsConfig::slots, "0: nobody asks where adapters are.")
+      .def_rw("host_slots", &LoraSlotsConfig::host_slots)
+      .def_rw("experts", &LoraSlotsConfig::experts,
+              "By tokens of one adapter: experts that they are expected to need.");
+  nb::class_<LoraSlots>(m, "LoraSlots", "Where the adapters of a group are.")
+      .def(nb::init<const LoraSlotsConfig&>(), "config"_a)
+      .def(
+          "begin_step",
+          [](LoraSlots& slots,
+             const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t>>& requests) {
+            for (const auto& [adapter, tokens, rows] : requests) slots.add(adapter, tokens, rows);
+            return slots.begin_step().counts();
+          },
+          "requests"_a,
+          "What a step of (adapter, tokens, rows of logits) has, as in `adapter_use` of a "
+          "schedule: tokens, rows, adapters, experts, loads, reads.");
+}
+
 void bind_host_cache(nb::module_& m) {
   nb::enum_<HostCacheWrite>(m, "HostCacheWrite")
       .value("THROUGH", HostCacheWrite::kThrough)
@@ -302,6 +324,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("disable_fast_path", &SchedulerConfig::disable_fast_path)
       .def_rw("speculation", &SchedulerConfig::speculation)
       .def_rw("encoder", &SchedulerConfig::encoder)
+      .def_rw("lora", &SchedulerConfig::lora)
       .def_rw("host_cache", &SchedulerConfig::host_cache)
       .def_rw("load_failures", &SchedulerConfig::load_failures)
       .def_rw("kv", &SchedulerConfig::kv)
@@ -340,6 +363,7 @@ void bind_configs(nb::module_& m) {
   bind_kv_configs(m);
   bind_speculation(m);
   bind_encoder(m);
+  bind_lora_slots(m);
   bind_load_failures(m);
   bind_host_cache(m);
   bind_sessions(m);

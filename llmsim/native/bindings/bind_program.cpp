@@ -16,7 +16,7 @@ using namespace nanobind::literals;
 
 namespace llmsim {
 
-Batch batch_of(const Items& items) {
+Batch batch_of(const Items& items, const std::vector<std::int32_t>& adapters) {
   Batch batch;
   for (const auto& given : items) {
     if (given.size() != 2 && given.size() != 3)
@@ -28,6 +28,11 @@ Batch batch_of(const Items& items) {
     batch.features.add(batch.items.back());
   }
   if (items.empty()) batch.make_dummy();
+  if (adapters.empty()) return batch;
+  if (adapters.size() != AdapterUse::kCounts)
+    throw std::invalid_argument("adapters have as many counts as AdapterUse");
+  batch.features.lora = {adapters[0], adapters[1], adapters[2],
+                         adapters[3], adapters[4], adapters[5]};
   return batch;
 }
 
@@ -111,7 +116,13 @@ void bind_operators(nb::module_& m) {
       .value("SEQUENCES", Feature::kSequences)
       .value("GATHERED", Feature::kGathered)
       .value("DECODES", Feature::kDecodes)
-      .value("PREFILLS", Feature::kPrefills);
+      .value("PREFILLS", Feature::kPrefills)
+      .value("ADAPTER_TOKENS", Feature::kAdapterTokens)
+      .value("ADAPTER_ROWS", Feature::kAdapterRows)
+      .value("ADAPTERS", Feature::kAdapters)
+      .value("ADAPTER_EXPERTS", Feature::kAdapterExperts)
+      .value("ADAPTER_LOADS", Feature::kAdapterLoads)
+      .value("ADAPTER_READS", Feature::kAdapterReads);
   nb::enum_<NodeKind>(m, "NodeKind")
       .value("COMPUTE", NodeKind::kCompute)
       .value("ATTENTION", NodeKind::kAttention)
@@ -241,11 +252,11 @@ void bind_questions(nb::class_<Program>& program) {
           "What members of a domain compute whose largest batch has so many tokens.")
       .def(
           "place",
-          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered) {
-            const Program::Place at = p.place(batch_of(items), padded, gathered);
-            return std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
+          [](const Program& p, const Items& items, std::int64_t padded, std::int64_t gathered,
+             const std::vector<std::int32_t>& adapters) {
+            return p.place(batch_of(items, adapters), padded, gathered).rows();
           },
-          "items"_a, "padded"_a, "gathered"_a,
+          "items"_a, "padded"_a, "gathered"_a, "adapters"_a = std::vector<std::int32_t>{},
           "Of each feature, what a step of this batch has, padding included.");
 }
 

@@ -1,4 +1,5 @@
 // The nodes of single steps, for Python.
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
@@ -71,7 +72,8 @@ struct LoneStep {
 // The nodes of a step, and the halves of its batches.
 nb::tuple step_nodes(const std::shared_ptr<Program>& program,
                      const std::shared_ptr<const OffloadConfig>& offload,
-                     const std::vector<Items>& items, std::int64_t step, const Drafts& drafts) {
+                     const std::vector<Items>& items, std::int64_t step, const Drafts& drafts,
+                     const std::vector<std::vector<std::int32_t>>& adapters) {
   std::vector<std::unique_ptr<GroupCosts>> owned;
   std::vector<GroupCosts*> members;
   std::vector<Batch> batches;
@@ -81,7 +83,8 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
     owned.back()->drafter_usage().first.steps = drafts.first_passes;
     owned.back()->drafter_usage().next.steps = drafts.next_passes;
     members.push_back(owned.back().get());
-    batches.push_back(batch_of(one));
+    const std::size_t member = batches.size();
+    batches.push_back(adapters.empty() ? batch_of(one) : batch_of(one, adapters.at(member)));
     if (drafts.drafter) batches.back().drafts_after = drafts.after.at(batches.size() - 1);
   }
   std::vector<const Batch*> pointers;
@@ -142,9 +145,7 @@ nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<P
     nb::list mine;
     for (std::size_t m = 0; m < members.size(); ++m) {
       const Program::Place& at = pricer.lane(lane, m).place;
-      mine.append(nb::make_tuple(
-          items_of(pricer.batch(lane, m)),
-          nb::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills)));
+      mine.append(nb::make_tuple(items_of(pricer.batch(lane, m)), at.rows()));
     }
     lanes.append(mine);
   }
@@ -176,8 +177,7 @@ nb::list draft_nodes(const std::shared_ptr<Drafter>& drafter, const Items& items
     timing.run(graphs.whole, prices, {}, carry, {&start, 1}, {&end, 1});
     const std::int64_t padded = program.padded(program.rank_features(pass));
     const Program::Place at = program.place(pass, padded, 0);
-    const auto place =
-        std::make_tuple(at.tokens, at.sequences, at.gathered, at.decodes, at.prefills);
+    const auto place = at.rows();
     const GraphMode mode = program.graph_mode(program.rank_features(pass));
     const Ps took = program.launched(pricer.open(0, graphs.whole, prices).busy, mode);
     passes.append(nb::make_tuple(first, items_of(pass), place, took,
@@ -222,16 +222,19 @@ void bind_step_graph(nb::module_& m) {
       [](const std::shared_ptr<Program>& program, const std::shared_ptr<OffloadConfig>& offload,
          const std::vector<Items>& items, std::int64_t step,
          const std::shared_ptr<Drafter>& drafter, std::vector<std::int32_t> drafts_after,
-         std::int64_t first_passes, std::int64_t next_passes) {
+         std::int64_t first_passes, std::int64_t next_passes,
+         const std::vector<std::vector<std::int32_t>>& adapters) {
         return step_nodes(program, offload, items, step,
-                          {drafter, std::move(drafts_after), first_passes, next_passes});
+                          {drafter, std::move(drafts_after), first_passes, next_passes}, adapters);
       },
       "program"_a, "offload"_a.none(), "items"_a, "step"_a, "drafter"_a.none() = nb::none(),
       "drafts_after"_a = std::vector<std::int32_t>{}, "first_passes"_a = 0, "next_passes"_a = 0,
+      "adapters"_a = std::vector<std::vector<std::int32_t>>{},
       "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
       "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its "
       "two halves, if they alternate; and what each member counts (`Simulation.activity`). "
-      "`drafts_after` are each member's, of a drafter that has run so many passes before.");
+      "`drafts_after` are each member's, of a drafter that has run so many passes before; "
+      "`adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.");
   m.def("afd_nodes", &afd_nodes, "config"_a, "programs"_a, "items"_a, "step"_a,
         "The nodes of the run's step of that number, from 1, of attention and FFN members, if "
         "nothing ran before, as `step_nodes` has them; by lane and member, its items and its value "

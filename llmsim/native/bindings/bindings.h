@@ -55,7 +55,8 @@ inline nb::object to_int(int128 value) {
 // tokens).
 using Items = std::vector<std::vector<std::int64_t>>;
 // Without items: what a rank without work runs.
-Batch batch_of(const Items& items);
+// `adapters`: the counts of AdapterUse; none: no request has one.
+Batch batch_of(const Items& items, const std::vector<std::int32_t>& adapters = {});
 
 void bind_build(nb::module_& m);
 void bind_content_hasher(nb::module_& m);

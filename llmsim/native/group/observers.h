@@ -62,6 +62,7 @@ struct ScheduleTable {
   std::vector<Ps> end_ps;  // -1, like free_blocks_after, for a step that scheduled nothing
   std::vector<std::int32_t> running, waiting, free_blocks, free_blocks_after;
   std::vector<std::int32_t> drafts_after;  // proposed at the end of the step for each sequence
+  std::vector<std::int32_t> adapter_use;   // of each step the counts of AdapterUse
   std::vector<std::int64_t> item_offsets{0};
   std::vector<std::int32_t> item_request, item_tokens, item_computed, item_drafts;
   std::vector<std::int32_t> finished_step, finished_request, preempted_step, preempted_request;
@@ -76,6 +77,7 @@ struct ScheduleTable {
         Column{"free_blocks", &S::free_blocks},
         Column{"free_blocks_after", &S::free_blocks_after},
         Column{"drafts_after", &S::drafts_after},
+        Column{"adapter_use", &S::adapter_use},
         Column{"item_offsets", &S::item_offsets},
         Column{"item_request", &S::item_request},
         Column{"item_tokens", &S::item_tokens},

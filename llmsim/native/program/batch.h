@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -22,6 +23,22 @@ struct Item {
   bool decodes() const { return tokens == 1 || drafts > 0; }
 };
 
+// What a step has of requests with a LoRA adapter; zeros where the engine has no slots for
+// adapters.
+struct AdapterUse {
+  std::int32_t tokens = 0;
+  std::int32_t rows = 0;      // of logits: sequences and the drafts that they verify
+  std::int32_t adapters = 0;  // different ones
+  std::int32_t experts = 0;   // pairs of adapter and expert that the tokens are expected to touch
+  std::int32_t loads = 0;     // adapters that are copied to a slot before the step
+  std::int32_t reads = 0;     // of these, those whose files are read first
+
+  static constexpr std::size_t kCounts = 6;
+  std::array<std::int32_t, kCounts> counts() const {
+    return {tokens, rows, adapters, experts, loads, reads};
+  }
+};
+
 // Kept incrementally while the batch is built; all counts of tokens or sequences.
 struct Features {
   std::int64_t tokens = 0;
@@ -38,6 +55,7 @@ struct Features {
   std::int64_t draft_area =
       0;  // attended pairs of verifications beyond those of one decode each, doubled
   std::int64_t longest = 0;  // most tokens of one sequence
+  AdapterUse lora;
 
   // All sequences have equally many tokens, as in the batches that full graphs are captured of.
   bool uniform(std::int64_t query) const { return longest == query && tokens == query * sequences; }

@@ -21,7 +21,7 @@ Program::Program(std::vector<Operator> operators,
   graphs_.largest_mixed = largest_graph;
   if (context_ranks < 1) throw std::invalid_argument("a program has at least one context rank");
   if (attentions_.empty() || attentions_.size() > kMaxAttentions)
-    throw std::invalid_argument("a program has 1 to 3 kinds of attention");
+    throw std::invalid_argument("a program has 1 to 6 kinds of attention");
   for (const Operator& op : operators_) {
     if (op.kind == NodeKind::kAttention) {
       if (static_cast<std::size_t>(op.attention) >= attentions_.size())
@@ -147,8 +147,7 @@ Program::StepPrice Program::run(const Place& place, const AttentionPrices& atten
     sum.beyond_permille = std::max(sum.beyond_permille, attention[i].beyond_permille);
     price.ps += attention[i].ps * attention_repeat_[i];
   }
-  const std::array<std::int64_t, kNumFeatures> rows{place.tokens, place.sequences, place.gathered,
-                                                    place.decodes, place.prefills};
+  const std::array<std::int64_t, kNumFeatures> rows = place.rows();
   for (std::size_t i = 0; i < kNumFeatures; ++i) {
     if (fused_[i].empty()) continue;
     const auto row = static_cast<std::size_t>(rows[i]);

@@ -19,12 +19,28 @@ namespace llmsim {
 // that see everything, a window, or what an indexer chose, and that indexer.
 inline constexpr std::size_t kMaxAttentions = 6;
 using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
-inline constexpr std::size_t kNumFeatures = 5;
+inline constexpr std::size_t kNumFeatures = 11;
 
 // kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of
 // decodes, with the padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks
-// that share them.
-enum class Feature : std::uint8_t { kTokens, kSequences, kGathered, kDecodes, kPrefills };
+// that share them. Those from kAdapterTokens on are the numbers of AdapterUse.
+enum class Feature : std::uint8_t {
+  kTokens,
+  kSequences,
+  kGathered,
+  kDecodes,
+  kPrefills,
+  kAdapterTokens,
+  kAdapterRows,
+  kAdapters,
+  kAdapterExperts,
+  kAdapterLoads,
+  kAdapterReads
+};
+// A step may have none of what such an operator works on, and then leaves the operator out.
+inline bool optional(Feature feature) {
+  return feature != Feature::kTokens && feature != Feature::kGathered;
+}
 // kStageSend: the hidden states go to the next pipeline stage, while this one may begin the next
 // batch.
 enum class NodeKind : std::uint8_t { kCompute, kAttention, kCollective, kStageSend };
@@ -119,6 +135,14 @@ class Program {
   struct Place {
     std::int64_t tokens = 0, sequences = 0, gathered = 0, decodes = 0, prefills = 0;
     GraphMode mode = GraphMode::kNone;
+    AdapterUse lora = {};
+    // By Feature.
+    std::array<std::int64_t, kNumFeatures> rows() const {
+      std::array<std::int64_t, kNumFeatures> all{tokens, sequences, gathered, decodes, prefills};
+      const auto counts = lora.counts();
+      std::copy(counts.begin(), counts.end(), all.end() - counts.size());
+      return all;
+    }
     std::int64_t at(Feature feature) const {
       switch (feature) {
         case Feature::kTokens:
@@ -129,17 +153,22 @@ class Program {
           return gathered;
         case Feature::kDecodes:
           return decodes;
-        default:
+        case Feature::kPrefills:
           return prefills;
+        default:
+          return rows()[static_cast<std::size_t>(feature)];
       }
     }
   };
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
     const std::int64_t rows = f.sequences + (drafts_have_rows_ ? f.drafts : 0);
-    return {
-        padded_tokens,    std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
-        gathered,         f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
-        f.prefill_tokens, graphs_.mode(f)};
+    return {padded_tokens,
+            std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
+            gathered,
+            f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
+            f.prefill_tokens,
+            graphs_.mode(f),
+            f.lora};
   }
   // The same for a batch whose prompts ranks share.
   Place place(const Batch& batch, std::int64_t padded_tokens, std::int64_t gathered) const {

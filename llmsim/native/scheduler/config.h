@@ -14,6 +14,7 @@
 #include "request/sessions.h"
 #include "scheduler/encoder_cache.h"
 #include "scheduler/host_cache_config.h"
+#include "scheduler/lora_slots.h"
 #include "scheduler/policies.h"
 #include "scheduler/queue/waiting_queue.h"
 #include "scheduler/ranking.h"
@@ -72,6 +73,7 @@ struct SchedulerConfig {
   QueueConfig queue;
   SpeculationConfig speculation;
   EncoderConfig encoder;
+  LoraSlotsConfig lora;
   HostCacheConfig host_cache;
   LoadFailuresConfig load_failures;
   StepLimitsConfig limits;

@@ -322,9 +322,7 @@ ExpandedTiming::Graph& ExpandedTiming::graph_of(const StepGraph& graph, const St
     if (key.role != NodeRole::kOperator || key.op < 0) continue;
     if (!has_links_) continue;  // what works on nothing takes no time
     const Operator& op = program_->operators()[at(key.op)];
-    const bool optional = op.feature == Feature::kSequences || op.feature == Feature::kDecodes ||
-                          op.feature == Feature::kPrefills;
-    absent_[i] = optional && op.kind != NodeKind::kAttention && prices.units[i] == 0;
+    absent_[i] = optional(op.feature) && op.kind != NodeKind::kAttention && prices.units[i] == 0;
   }
   Graph& made = graphs_[{&graph, absent_}];
   if (!made.graph) Layout(*this, graph, absent_, made).build();

@@ -23,6 +23,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       log_(log),
       kv_(config.kv, sequences),
       encoder_(config.encoder),
+      lora_slots_(config.lora),
       waiting_(queue_of(config), sequences),
       parked_(config.queue.order == QueueOrder::kPriority, sequences),
       load_failures_(config.load_failures),
@@ -110,6 +111,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   steps_ = batch.empty() ? 0 : steps_ + 1;
   if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
   batch.features.add(batch.items);
+  if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
       if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;

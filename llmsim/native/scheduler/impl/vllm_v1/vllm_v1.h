@@ -12,6 +12,7 @@
 #include "kv/load_failures.h"
 #include "scheduler/config.h"
 #include "scheduler/encoder_cache.h"
+#include "scheduler/lora_slots.h"
 #include "scheduler/queue/deferred_frees.h"
 #include "scheduler/queue/parked_queue.h"
 #include "scheduler/queue/pending_release.h"
@@ -244,6 +245,7 @@ class VllmV1 final : public Scheduler,
   RequestLog& log_;
   KvCache kv_;
   EncoderCache encoder_;
+  LoraSlots lora_slots_;
   WaitingQueue waiting_;
   ParkedQueue parked_;
   LoadFailures load_failures_;
