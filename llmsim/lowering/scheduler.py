@@ -90,6 +90,9 @@ def scheduler_config(
     _look_ahead(scheduler.kv, engine, plays_role=pd_type is not None)
     if tables is not None and tables.windows != (SEES_ALL,):
         scheduler.kv.tables = _tables(engine, tables, in_flight)
+        _check_match_unit(engine, tables.block_sizes)
+    else:
+        _check_lone_match_unit(engine, scheduler.kv.block_size)
     return scheduler
 
 
@@ -130,7 +133,28 @@ def _tables(engine: EngineArgs, tables: KvTables, in_flight: int) -> "_native.Kv
         load_profile(engine.engine_profile).rules,
         _retention(engine, tables),
         cached=engine.enable_prefix_caching,
+        match_unit=engine.prefix_match_unit or 0,
     )
+
+
+def _check_match_unit(engine: EngineArgs, sizes: Sequence[int]) -> None:
+    """vLLM: `resolve_kv_cache_block_sizes`."""
+    unit = engine.prefix_match_unit
+    if unit and engine.enable_prefix_caching and any(size % unit for size in sizes):
+        raise InputError(
+            f"prefix_match_unit is {unit} ({engine.origin['prefix_match_unit']}), of which blocks "
+            f"of {', '.join(map(str, dict.fromkeys(sizes)))} tokens are no multiples; choose a "
+            "common divisor"
+        )
+
+
+def _check_lone_match_unit(engine: EngineArgs, block_size: int) -> None:
+    unit = engine.prefix_match_unit
+    if engine.enable_prefix_caching and unit not in (None, block_size):
+        raise InputError(
+            f"prefix_match_unit is {unit} ({engine.origin['prefix_match_unit']}), but hits end "
+            f"with blocks of {block_size} tokens where all layers keep the same; leave it out"
+        )
 
 
 def _retention(engine: EngineArgs, tables: KvTables) -> int:

@@ -150,5 +150,8 @@ class LoweredDeployment:
 
     @property
     def granularity(self) -> int:
-        """Tokens per content key that every group's block size is a multiple of."""
-        return math.gcd(*(group.info.block_size for group in self.groups))
+        """Tokens per content key that every group's block size, and what prefixes match by, are
+        multiples of.
+        """
+        units = (group.engine.prefix_match_unit or 0 for group in self.groups)
+        return math.gcd(*(group.info.block_size for group in self.groups), *units)

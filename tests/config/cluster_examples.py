@@ -61,6 +61,7 @@ def full() -> Json:
         "max_num_scheduled_tokens": 2000,
         "max_num_active_seqs": 64,
         "max_num_queued_reqs": 100,
+        "prefix_match_unit": 16,
         "max_loras": 2,
         "max_lora_rank": 32,
         "max_cpu_loras": 8,

@@ -67,11 +67,11 @@ OPTIONS = RECORDINGS / "options"
 
 
 def test_recordings_of_options_of_033_are_identical() -> None:
-    """Random cases of 30 requests, with windows and states in the prefix cache, heads of several
-    modules, LoRA slots, and images.
+    """Random cases of 30 requests, with windows and states in the prefix cache, hits inside of
+    blocks, heads of several modules, LoRA slots, and images.
     """
     verdicts = [replay(path) for path in sorted(OPTIONS.iterdir())]
-    assert [verdict.difference for verdict in verdicts] == [""] * 11
+    assert [verdict.difference for verdict in verdicts] == [""] * 15
     assert sum(verdict.steps for verdict in verdicts) > 2000
 
 
@@ -82,6 +82,7 @@ def test_recordings_of_options_of_033_are_identical() -> None:
         ("resolved", "num_prefill_lookahead_tokens", 0),
         ("config", "max_loras", 0),
         ("config", "checkpoint_alignment", 0),
+        ("config", "prefix_match_unit", 0),
         ("config", "encoder_tokens", 1 << 20),
         ("config", "encoder_cache_tokens", 1 << 20),
         ("config", "disable_chunked_mm_input", False),

@@ -44,6 +44,7 @@ _SHOWN_IF_SET = (
     "quick_reduce_min_size_bytes_mb",
     "quick_reduce_max_size_bytes_mb",
     "quick_reduce_quantization_min_size_kb",
+    "prefix_match_unit",
     "max_loras",
     "max_lora_rank",
     "max_cpu_loras",
@@ -92,6 +93,8 @@ class EngineArgs:
     enable_prefix_caching: bool
     prefix_cache_retention_interval: int
     """Tokens between ends of cached prefixes of layers with a window; -1: they end anywhere."""
+    prefix_match_unit: int | None
+    """Tokens between places inside of blocks where hits may end; None: they end with blocks."""
     reserve_full_isl: bool
     watermark: float
     block_size: int

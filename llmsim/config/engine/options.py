@@ -267,6 +267,11 @@ class EngineOptions(Section):
         description="Sets how far apart cached prefixes of windowed layers may end, beside the "
         "ends of prompts and shared parts; 0: only there (vllm-0.33).",
     )
+    prefix_match_unit: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
+        default=None,
+        description="Sets how many tokens apart hits of the prefix cache may end inside of blocks, "
+        "where some layers keep states (vllm-0.33).",
+    )
     reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
         description="Admits a request only when its whole prompt fits into the KV cache.",

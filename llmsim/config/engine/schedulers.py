@@ -41,6 +41,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "speculative_config": None,
     "max_num_scheduled_tokens": None,
     "prefix_cache_retention_interval": -1,
+    "prefix_match_unit": None,
     "max_num_active_seqs": None,
     "long_prefill_token_threshold_adaptive": False,
     "prefill_schedule_interval": 1,
@@ -84,6 +85,7 @@ dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc)
 
 VERSIONED = (
     "prefix_cache_retention_interval",
+    "prefix_match_unit",
     "max_num_active_seqs",
     "long_prefill_token_threshold_adaptive",
     "prefill_schedule_interval",
@@ -105,6 +107,7 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _OFF = (None, False, 0, 0.0)
 _DRAFTS = {"speculative_config"}
 _ONLY_VLLM = _DRAFTS | {
+    "prefix_match_unit",
     "long_prefill_token_threshold",
     "reserve_full_isl",
     "async_scheduling",

@@ -63,13 +63,15 @@ def kv_tables(
     *,
     cached: bool = False,
     checkpoint_alignment: int = 0,
+    match_unit: int = 0,
     held_behind: int = 0,
 ) -> "_native.KvTables":
     """Tables of blocks by these rules, where so many batches of so many tokens may be in flight.
 
     Without `block_sizes` all tables have blocks of the cache's size.
     `retention` is the option prefix_cache_retention_interval; `cached` says that the prefix cache
-    is on; for `checkpoint_alignment` and `held_behind` see `KvTablesConfig` of the core.
+    is on; `match_unit` is the option prefix_match_unit; for `checkpoint_alignment` and
+    `held_behind` see `KvTablesConfig` of the core.
     """
     native = _native.KvTables()
     native.windows, native.block_sizes = list(windows), list(block_sizes)
@@ -79,5 +81,6 @@ def kv_tables(
     if cached and min(windows) < 0 and "caches_states" in rules:
         states = _native.CachedStates()
         states.on, states.checkpoint_alignment = True, checkpoint_alignment
+        states.match_unit = match_unit
         native.states = states
     return native

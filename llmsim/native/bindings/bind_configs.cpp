@@ -71,6 +71,7 @@ void bind_kv_configs(nb::module_& m) {
   nb::class_<CachedStatesConfig>(m, "CachedStates", "Which states a prefix cache keeps.")
       .def(nb::init<>())
       .def_rw("on", &CachedStatesConfig::on)
+      .def_rw("match_unit", &CachedStatesConfig::match_unit)
       .def_rw("checkpoint_alignment", &CachedStatesConfig::checkpoint_alignment);
   nb::class_<KvTablesConfig>(m, "KvTables",
                              "Tables of blocks of layers that keep different parts of a sequence.")

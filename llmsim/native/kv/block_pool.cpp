@@ -37,7 +37,7 @@ BlockId BlockPool::next_victim() {
                       std::to_string(count) + " are needed");
     for (const BlockId id : chosen_) {
       const bool known = id > 0 && id < virgin_;
-      if (!known || blocks_[id].references != 0 || blocks_[id].key == 0 ||
+      if (!known || blocks_[id].references != 0 || !keyed(id) ||
           std::find(victims_.begin(), victims_.end(), id) != victims_.end())
         throw BadPolicy("cache eviction chose block " + std::to_string(id) +
                         ", which is not a cached block that nobody holds, or twice");
@@ -61,9 +61,9 @@ BlockId BlockPool::allocate() {
     block = eviction_ == nullptr ? back_.head : next_victim();
     unlink(block);
   }
-  if (blocks_[block].key != 0) {
+  if (keyed(block)) {
     --num_free_keyed_;
-    drop_key(block);
+    forget(block);
   }
   --num_free_;
   blocks_[block].references = 1;
@@ -74,9 +74,9 @@ void BlockPool::release(BlockId id) {
   Block& block = blocks_[id];
   if (--block.references > 0) return;
   ++num_free_;
-  if (block.key != 0) ++num_free_keyed_;
-  if (eviction_ != nullptr && block.key != 0) freed_.push_back(id);
-  if (order_ == FreeOrder::kUnkeyedFirst && block.key == 0) {
+  if (keyed(id)) ++num_free_keyed_;
+  if (eviction_ != nullptr && keyed(id)) freed_.push_back(id);
+  if (order_ == FreeOrder::kUnkeyedFirst && !keyed(id)) {
     link_front(id);
   } else {
     link_back(id);
@@ -137,6 +137,43 @@ void BlockPool::drop_key(BlockId id) {
   block.key = 0;
 }
 
+void BlockPool::add_tail(BlockId id, Key key) {
+  if (has_tail(id, key)) return;
+  blocks_[id].has_tails = true;
+  tails_[key].push_back(id);
+  tails_of_[id].push_back(key);
+}
+
+bool BlockPool::has_tail(BlockId id, Key key) const {
+  if (!blocks_[id].has_tails) return false;
+  const std::vector<Key>& keys = tails_of_.at(id);
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+void BlockPool::drop_tails(BlockId id) {
+  if (!blocks_[id].has_tails) return;
+  for (const Key key : tails_of_.at(id)) {
+    std::vector<BlockId>& blocks = tails_.at(key);
+    std::erase(blocks, id);
+    if (blocks.empty()) tails_.erase(key);
+  }
+  tails_of_.erase(id);
+  blocks_[id].has_tails = false;
+}
+
+void BlockPool::forget(BlockId id) {
+  if (blocks_[id].key != 0) drop_key(id);
+  drop_tails(id);
+}
+
+void BlockPool::move_keys(BlockId from, BlockId to) {
+  const Block block = blocks_[from];
+  const std::vector<Key> tails = block.has_tails ? tails_of_.at(from) : std::vector<Key>{};
+  forget(from);
+  if (block.key != 0) set_key(to, block.key, block.findable, block.told);
+  for (const Key key : tails) add_tail(to, key);
+}
+
 // A free block's list is known by walking to neither end: heads and tails are compared, inner nodes
 // need no list.
 void BlockPool::unlink(BlockId id) {
@@ -187,7 +224,7 @@ bool BlockPool::consistent() const {
     for (BlockId id = list->head; id != 0; id = blocks_[id].next) {
       if (blocks_[id].prev != previous || blocks_[id].references != 0 || ++listed > total_)
         return false;
-      keyed += blocks_[id].key != 0;
+      keyed += this->keyed(id);
       previous = id;
     }
     if (list->tail != previous) return false;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "base/types.h"
@@ -44,11 +45,30 @@ class BlockPool {
     if (eviction_ != nullptr) tell_policy();
   }
 
-  bool keyed(BlockId block) const { return blocks_[block].key != 0; }
+  bool keyed(BlockId block) const { return blocks_[block].key != 0 || blocks_[block].has_tails; }
   Key key(BlockId block) const { return blocks_[block].key; }
   // Gives a referenced block the key of its content. `findable` enters it into the index: keys that
   // nobody else can ask for stay out until `make_findable`. `told`: the log of keys hears of it.
   void set_key(BlockId block, Key key, bool findable, bool told = true);
+  // Tails: prefixes that end inside of a block, under keys of their own. A block may have several;
+  // they leave with its content, and do not change its key.
+  void add_tail(BlockId block, Key key);
+  // The block keeps its content, and nobody finds it any more, under its key or its tails.
+  void forget(BlockId block);
+  void drop_tails(BlockId block);
+  // All that is found in one block is found in the other, which has no keys, from now on.
+  void move_keys(BlockId from, BlockId to);
+  // The block that was entered first with this tail, or 0.
+  BlockId find_tail(Key key) const {
+    const auto found = tails_.find(key);
+    return found == tails_.end() ? 0 : found->second.front();
+  }
+  bool has_tail(BlockId block, Key key) const;
+  // Its key, or that of its first tail; 0: it has neither.
+  Key first_key(BlockId block) const {
+    if (blocks_[block].key != 0) return blocks_[block].key;
+    return blocks_[block].has_tails ? tails_of_.at(block).front() : 0;
+  }
   // The block ends a chunk of KV tiers, with this place among its sequence's chunks.
   void end_chunk(BlockId block, std::int32_t chunk) { blocks_[block].chunk = chunk; }
   // From now on tells `dropped` which findable ends of chunks lose their content.
@@ -71,7 +91,7 @@ class BlockPool {
     BlockId same_prev = 0, same_next = 0;  // blocks with the same key, in order of entry
     std::int32_t references = 0;
     std::int32_t chunk = -1;  // that it ends, if any
-    bool findable = false, told = true;
+    bool findable = false, told = true, has_tails = false;
   };
   // Sentinels of the two free lists live behind the pool: blocks before the never-used range, and
   // blocks after it.
@@ -94,6 +114,8 @@ class BlockPool {
   List front_, back_;
   std::vector<Block> blocks_;  // grows with use, so an untouched pool costs nothing
   BlockMap index_;
+  std::unordered_map<Key, std::vector<BlockId>> tails_;     // looked up, never walked
+  std::unordered_map<BlockId, std::vector<Key>> tails_of_;  // the same by block
   KeyLog* key_log_ = nullptr;
   Dropped dropped_;
   std::shared_ptr<Eviction> eviction_;  // with one, only blocks without a key leave by the lists

@@ -8,10 +8,10 @@ namespace llmsim {
 
 bool CachedStates::saves_inside(std::int32_t start, std::int32_t end, std::int32_t least_end,
                                 std::int32_t at) const {
-  if (config_.checkpoint_alignment == 0 || end < least_end || start % block_size_ != 0)
-    return false;
-  const std::int64_t place = ceil_div(end, block_size_) - 2, first = start / block_size_ - 1;
-  return place > first && start + block_size_ <= at && at < end &&
+  if (config_.checkpoint_alignment == 0 || end < least_end || start % unit_ != 0) return false;
+  const std::int64_t place = ceil_div(end, block_size_) - 2,
+                     first = ceil_div(start, block_size_) - 1;
+  return place > first && start + unit_ <= at && start < at && at < end &&
          (at - start) % config_.checkpoint_alignment == 0;
 }
 
@@ -20,7 +20,7 @@ std::int32_t CachedStates::cut(const Sequence& s, std::int32_t start, std::int32
   const std::int32_t prompt_end = prefill_end(s);
   if (!on() || start >= prompt_end) return tokens;
   std::int32_t end = start + tokens;
-  const bool inside = saves_inside(start, end, prompt_end, before(prompt_end));
+  const bool inside = saves_inside(start, end, prompt_end, saved_before(prompt_end));
   if (end < prompt_end) {
     const std::int32_t aligned = end / block_size_ * block_size_;
     if (aligned > start || block_size_ <= most) end = aligned;
@@ -31,8 +31,10 @@ std::int32_t CachedStates::cut(const Sequence& s, std::int32_t start, std::int32
   const std::int32_t shared = junction > start && junction < end
                                   ? start + (junction - start) / block_size_ * block_size_
                                   : 0;
+  const std::int32_t tail = inside || !config_.matches_tails ? 0 : saved_before(s.prompt_tokens);
+  const std::int32_t tail_stop = last < tail && tail < s.prompt_tokens ? tail : 0;
   std::int32_t first = end;
-  for (const std::int32_t stop : {next, last, shared})
+  for (const std::int32_t stop : {next, last, tail_stop, shared})
     if (stop > start && stop < end) first = std::min(first, stop);
   return std::max(0, first - start);
 }

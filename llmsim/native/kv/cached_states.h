@@ -15,13 +15,21 @@ struct CachedStatesConfig {
   // The kernel also leaves the last whole block's state inside the last chunk of a prompt, if that
   // is a multiple of so many tokens behind the chunk's beginning; 0: it does not.
   std::int32_t checkpoint_alignment = 0;
+  // Tokens from one place where a prefix can end to the next; 0: they end with blocks.
+  std::int32_t match_unit = 0;
+  // Prefixes do end there, which all tables must be able to; else the unit only changes where the
+  // kernel leaves states inside of chunks. KvTables says so.
+  bool matches_tails = false;
 };
 
 // A state is kept at the end of a block, and a chunk leaves one where it ends.
 class CachedStates {
  public:
   CachedStates(const CachedStatesConfig& config, std::int32_t block_size, std::int32_t retention)
-      : config_(config), block_size_(block_size), retention_(retention) {}
+      : config_(config),
+        block_size_(block_size),
+        retention_(retention),
+        unit_(config.match_unit > 0 ? config.match_unit : block_size) {}
 
   bool on() const { return config_.on; }
   // Tokens of a chunk that would begin behind `start` tokens and be `tokens` long, of at most
@@ -31,10 +39,15 @@ class CachedStates {
   // Whether a step from `start` to `end` leaves two states: its own, and that of the last block
   // before it.
   bool leaves_two(const Sequence& s, std::int32_t start, std::int32_t end) const {
-    return saves_inside(start, end, retention_ == 0 ? prefill_end(s) : 0, before(end));
+    return saves_inside(start, end, retention_ == 0 ? prefill_end(s) : 0, saved_before(end));
+  }
+  // The last place in front of so many tokens where a prefix can end.
+  std::int32_t saved_before(std::int32_t tokens) const {
+    return config_.matches_tails ? std::max(0, tokens - 1) / unit_ * unit_ : before(tokens);
   }
   // Most states of a sequence that are held at once.
   std::int32_t most() const { return config_.checkpoint_alignment > 0 ? 3 : 2; }
+  bool matches_tails() const { return config_.matches_tails; }
   // Blocks in front of the one that holds the state behind so many tokens.
   std::int32_t outlived(std::int32_t tokens) const { return std::max(0, tokens - 1) / block_size_; }
   // Whether the state at the end of a block is worth keeping; `ends`: of prefixes, in blocks.
@@ -52,7 +65,7 @@ class CachedStates {
                     std::int32_t at) const;
 
   CachedStatesConfig config_;
-  std::int32_t block_size_, retention_;
+  std::int32_t block_size_, retention_, unit_;
 };
 
 }  // namespace llmsim

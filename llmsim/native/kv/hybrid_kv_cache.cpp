@@ -19,11 +19,28 @@ Key key_in(Key key, std::size_t table) {
   return mixed ^ (mixed >> 31);
 }
 
+// Windows end with blocks, and so do all prefixes where some layers have one.
+CachedStatesConfig states_of(const KvTablesConfig& config, std::int32_t block_size) {
+  CachedStatesConfig states = config.states;
+  if (states.match_unit < 0 || (states.match_unit > 0 && block_size % states.match_unit != 0))
+    throw std::invalid_argument("blocks of " + std::to_string(block_size) +
+                                " tokens are not whole pieces of " +
+                                std::to_string(states.match_unit) + " that prefixes match by");
+  const bool windows = std::ranges::any_of(config.windows, [](std::int32_t window) {
+    return window != kSeesAll && window != kKeepsState;
+  });
+  states.matches_tails = states.on && states.match_unit > 0 && states.match_unit < block_size &&
+                         !windows && config.windows.back() == kKeepsState;
+  return states;
+}
+
 }  // namespace
 
 KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
                    std::int32_t max_model_len, bool prefix_caching, bool drops_last_hit)
     : block_size_(block_size),
+      key_tokens_(states_of(config, block_size).matches_tails ? config.states.match_unit
+                                                              : block_size),
       alignment_(block_size),
       max_model_len_(max_model_len),
       step_tokens_(config.step_tokens),
@@ -31,7 +48,7 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
       held_behind_(config.held_behind),
       drops_last_hit_(drops_last_hit),
       frees_processed_(config.frees_processed),
-      states_(config.states, block_size, config.retention) {
+      states_(states_of(config, block_size), block_size, config.retention) {
   const std::vector<std::int32_t>& sizes = config.block_sizes;
   if (config.windows.empty() || config.windows.front() == kKeepsState)
     throw std::invalid_argument("the first table of blocks must hold those of a sequence");
@@ -91,14 +108,14 @@ void KvTables::find_hits(const BlockPool& pool, RequestId request, const std::ve
     std::int32_t now = length;
     for (std::size_t k = 0; k < kinds_.size(); ++k) {
       if (kinds_[k].table.window == kSeesAll && found[k]) {
-        now = now / alignment_ * alignment_;
+        if (!matches_tails()) now = now / alignment_ * alignment_;
         continue;
       }
       const bool drops = drops_last_hit_ && !dropped[k];
       const bool peeks = drops && kinds_.size() > 1;
-      const std::int32_t got =
-          find_in(pool, kinds_[k], keys, peeks ? std::min(now + block_size_, most) : now, drops) *
-          kinds_[k].table.size;
+      const std::int32_t reach = peeks ? std::min(now + block_size_, most) : now;
+      const std::int32_t got = matches_tails() ? find_tails(pool, kinds_[k], keys, reach)
+                                               : find_in(pool, kinds_[k], keys, reach, drops);
       if (drops) {
         dropped[k] = true;
       } else if (got < now) {
@@ -114,10 +131,12 @@ void KvTables::find_hits(const BlockPool& pool, RequestId request, const std::ve
   }
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     if (tables_[i].window != kSeesAll) continue;
-    const auto blocks = static_cast<std::size_t>(length / tables_[i].size);
+    const auto blocks = static_cast<std::size_t>(matches_tails() ? ceil_div(length, tables_[i].size)
+                                                                 : length / tables_[i].size);
     hits_[i].resize(std::min(hits_[i].size(), blocks));
   }
   hits = hits_[home_];
+  hit_tokens_ = matches_tails() ? length : static_cast<std::int32_t>(hits.size()) * block_size_;
   if (longest > length && kinds_.size() > 1) junctions_[request] = longest;
 }
 
@@ -155,7 +174,54 @@ std::int32_t KvTables::find_in(const BlockPool& pool, const Kind& kind,
   count = std::max(0, count - (drops ? 1 : 0));
   count -= count % (alignment_ / table.size);
   for (const std::size_t i : kind.tables) hits_[i].resize(static_cast<std::size_t>(count));
-  return count;
+  return count * table.size;
+}
+
+bool KvTables::found_at(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
+                        std::int32_t tokens, std::vector<BlockId>& found) const {
+  const Key key = keys[at(tokens / key_tokens_ - 1)];
+  found.clear();
+  for (const std::size_t table : kind.tables) {
+    const Key own = key_in(key, table);
+    const BlockId block = tokens % block_size_ == 0 ? pool.find(own) : pool.find_tail(own);
+    if (block == 0) return false;
+    found.push_back(block);
+  }
+  return true;
+}
+
+// vLLM's FullAttentionManager and MambaManager with hashes finer than blocks: whole blocks from the
+// first one on and then the longest tail of the next one, or the last state of all.
+std::int32_t KvTables::find_tails(const BlockPool& pool, const Kind& kind,
+                                  const std::vector<Key>& keys, std::int32_t most) {
+  const std::int32_t units = std::min(most / key_tokens_, static_cast<std::int32_t>(keys.size())),
+                     in_block = block_size_ / key_tokens_;
+  const bool state = kind.table.window == kKeepsState;
+  std::vector<BlockId> found;
+  for (const std::size_t i : kind.tables) {
+    hits_[i].clear();
+    hit_keys_[i] = 0;
+  }
+  std::int32_t first = 0, last = units;
+  if (!state) {
+    while (first + in_block <= units &&
+           found_at(pool, kind, keys, (first + in_block) * key_tokens_, found)) {
+      for (std::size_t k = 0; k < found.size(); ++k) hits_[kind.tables[k]].push_back(found[k]);
+      first += in_block;
+    }
+    last = std::min(first + in_block - 1, units);
+  }
+  for (std::int32_t unit = last; unit > first; --unit) {
+    if (!found_at(pool, kind, keys, unit * key_tokens_, found)) continue;
+    for (std::size_t k = 0; k < found.size(); ++k) {
+      const std::size_t table = kind.tables[k];
+      if (state) hits_[table].assign(at((unit - 1) / in_block), 0);
+      hits_[table].push_back(found[k]);
+      if (state) hit_keys_[table] = key_in(keys[at(unit - 1)], table);
+    }
+    return unit * key_tokens_;
+  }
+  return first * key_tokens_;
 }
 
 // From behind, since the last blocks of a window are all that a prefix needs.
@@ -174,7 +240,7 @@ std::int32_t KvTables::find_window(const BlockPool& pool, const Kind& kind,
 std::int32_t KvTables::taken(const BlockPool& pool, const Sequence& sequence, std::int32_t tokens,
                              bool whole) const {
   const std::int32_t computed = hit_tokens();
-  std::int32_t blocks = 0;
+  std::int32_t blocks = hits_tail() ? static_cast<std::int32_t>(tables_.size()) : 0;
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const Table table = tables_[i];
     const std::int32_t behind = skipped(table, computed);
@@ -200,6 +266,7 @@ std::int32_t KvTables::taken(const BlockPool& pool, const Sequence& sequence, st
 void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
                         std::int32_t tokens) {
   const std::int32_t computed = hit_tokens();
+  note_checkpoint(request, sequence, computed, tokens);
   others_[request].assign(tables_.size(), {});
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     Blocks& blocks = blocks_of(request, sequence, i);
@@ -210,8 +277,40 @@ void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
       blocks.push_back(hits_[i][k]);
     }
   }
-  for (std::size_t i = 0; i < tables_.size(); ++i)
-    extend(pool, sequence, tables_[i], computed, tokens, blocks_of(request, sequence, i));
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    Blocks& blocks = blocks_of(request, sequence, i);
+    if (hits_tail()) copy_hit(pool, blocks);
+    extend(pool, sequence, tables_[i], computed, tokens, blocks);
+  }
+}
+
+// Both are held until the step is formed.
+void KvTables::copy_hit(BlockPool& pool, Blocks& blocks) {
+  const BlockId copy = pool.allocate();
+  pool.touch(copy);
+  copied_.insert(copied_.end(), {blocks.back(), copy});
+  blocks.back() = copy;
+}
+
+void KvTables::keep_tail(BlockPool& pool, RequestId request, std::size_t table) {
+  BlockId& block = tails_.at(request)[table];
+  const BlockId copy = pool.allocate();
+  pool.move_keys(block, copy);
+  pool.touch(block);
+  copied_.insert(copied_.end(), {block, copy});
+  fresh_.insert(pool.first_key(copy));
+  block = 0;
+}
+
+void KvTables::note_checkpoint(RequestId request, const Sequence& sequence, std::int32_t start,
+                               std::int32_t end) {
+  if (!matches_tails()) return;
+  if (states_.leaves_two(sequence, start, end)) {
+    checkpoints_[request] = {states_.saved_before(end),
+                             static_cast<std::int32_t>(ceil_div(end, block_size_)) - 2};
+  } else {
+    checkpoints_.erase(request);
+  }
 }
 
 // A step leaves one state, or two; where it passes others, there are none.
@@ -240,6 +339,7 @@ std::int32_t KvTables::cut(RequestId request, const Sequence& sequence, std::int
 
 bool KvTables::settled(RequestId request) const {
   if (!states_.on()) return true;
+  if (tails_.contains(request)) return false;
   const std::vector<Blocks>& others = others_.at(request);
   for (std::size_t i = 1; i < tables_.size(); ++i) {
     const Blocks& blocks = others[i];
@@ -265,31 +365,100 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
     more += table.window == kKeepsState && states_.on()
                 ? states_taken(sequence, sequence.num_computed, tokens, held)
                 : std::max(0, needed(table, tokens) - held);
+    more += keeps_tail(request, i);
   }
   if (more > pool.num_free()) return false;
-  for (std::size_t i = 0; more > 0 && i < tables_.size(); ++i)
+  note_checkpoint(request, sequence, sequence.num_computed, tokens);
+  for (std::size_t i = 0; more > 0 && i < tables_.size(); ++i) {
+    if (keeps_tail(request, i)) keep_tail(pool, request, i);
     extend(pool, sequence, tables_[i], sequence.num_computed, tokens,
            blocks_of(request, sequence, i));
+  }
+  tails_.erase(request);
   return true;
 }
 
 void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequence,
-                        std::int32_t first, const std::vector<Key>& keys) {
+                        std::int32_t first, std::int32_t tokens, const std::vector<Key>& keys) {
   const std::vector<std::int32_t> ends = prefix_ends(request, sequence);
-  const std::int32_t last = first + static_cast<std::int32_t>(keys.size());
+  const std::size_t before = matches_tails() ? 0 : at(first);
+  const auto last = static_cast<std::int32_t>(before + keys.size());
+  first *= block_size_ / key_tokens_;
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const Table table = tables_[i];
     const Blocks& blocks = i == home_ ? sequence.blocks : others_[request][i];
+    const bool state = table.window == kKeepsState;
     for (std::int32_t place = first / scale(table); place < last / scale(table); ++place) {
       const BlockId block = blocks[static_cast<std::size_t>(place)];
-      const bool state = table.window == kKeepsState;
       if (block == 0 || !(state ? states_.kept(place, ends) : reachable(table, place, ends)))
         continue;
-      const Key key = key_in(keys[key_of(table, place) - static_cast<std::size_t>(first)], i);
+      if (state && is_checkpoint_within(request, place)) continue;
+      const Key key = key_in(keys[key_of(table, place) - before], i);
       if (state) fresh_.insert(key);
+      if (matches_tails()) pool.forget(block);  // it was known by its tail until here
       pool.set_key(block, key, /*findable=*/true, /*told=*/i == home_);
     }
+    if (!matches_tails()) continue;
+    if (state) {
+      key_state(pool, request, sequence, i, tokens, keys);
+    } else {
+      set_tail(pool, blocks, i, states_.saved_before(sequence.prompt_tokens), tokens, keys);
+    }
   }
+}
+
+// Where the prompt ends for who asks for it again.
+void KvTables::set_tail(BlockPool& pool, const Blocks& blocks, std::size_t table,
+                        std::int32_t prompt_tail, std::int32_t tokens,
+                        const std::vector<Key>& keys) {
+  if (prompt_tail > tokens || prompt_tail % block_size_ == 0) return;
+  const std::size_t place = at(prompt_tail / block_size_);
+  if (place < blocks.size())
+    pool.add_tail(blocks[place], key_in(keys[at(prompt_tail / key_tokens_ - 1)], table));
+}
+
+// The same of a state, which the step left at its end, or inside of it in a block that would
+// otherwise hold the state at that block's end.
+void KvTables::key_state(BlockPool& pool, RequestId request, const Sequence& sequence,
+                         std::size_t table, std::int32_t tokens, const std::vector<Key>& keys) {
+  const std::int32_t tail = states_.saved_before(sequence.prompt_tokens);
+  const Blocks& blocks = others_[request][table];
+  const auto key = [&](std::int32_t end) { return key_in(keys[at(end / key_tokens_ - 1)], table); };
+  if (const auto found = checkpoints_.find(request); found != checkpoints_.end()) {
+    const auto [saved, place] = found->second;
+    const BlockId block = blocks[at(place)];
+    const std::int32_t block_end = (place + 1) * block_size_;
+    if (tokens < saved || (saved == block_end && pool.key(block) == key(saved))) return;
+    const bool whole = saved % block_size_ == 0;
+    pool.forget(block);
+    const bool worth = saved == tail || saved == junction_of(request) ||
+                       (whole && states_.kept(saved / block_size_ - 1, {}));
+    if (!worth) return;
+    if (whole) {
+      pool.set_key(block, key(saved), /*findable=*/true, /*told=*/false);
+    } else {
+      pool.add_tail(block, key(saved));
+    }
+    fresh_.insert(key(saved));
+    return;
+  }
+  if (tokens != tail || tokens == 0) return;
+  const std::size_t place = at(ceil_div(tokens, block_size_) - 1);
+  if (place >= blocks.size() || blocks[place] == 0) return;
+  const BlockId block = blocks[place];
+  if (tokens % block_size_ == 0) {
+    if (pool.key(block) == key(tokens)) return;
+    pool.forget(block);
+    pool.set_key(block, key(tokens), /*findable=*/true, /*told=*/false);
+    fresh_.insert(key(tokens));
+    return;
+  }
+  if (pool.has_tail(block, key(tokens))) return;
+  pool.forget(block);
+  pool.add_tail(block, key(tokens));
+  fresh_.insert(key(tokens));
+  tails_[request].resize(tables_.size(), 0);
+  tails_[request][table] = block;
 }
 
 // vLLM's replay_boundaries, and the junction of a shared prefix; with a drafter that gives the last
@@ -333,6 +502,8 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   }
   others_.erase(request);
   junctions_.erase(request);
+  tails_.erase(request);
+  checkpoints_.erase(request);
 }
 
 // In table order: who gives them back last first frees the last table first, where release() begins
@@ -349,6 +520,8 @@ std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
   }
   others_.erase(request);
   junctions_.erase(request);
+  tails_.erase(request);
+  checkpoints_.erase(request);
   return taken;
 }
 

@@ -58,15 +58,22 @@ class KvTables {
   KvTables(const KvTablesConfig& config, std::int32_t block_size, std::int32_t max_model_len,
            bool prefix_caching, bool drops_last_hit);
 
-  // Cached blocks of all tables for at most `most` tokens, by the keys of the cache's blocks.
-  // `hits` gets those of the table in `Sequence::blocks`; the others are kept for the next `taken`
-  // and `allocate`.
+  // Cached blocks of all tables for at most `most` tokens, by the keys of every `key_tokens`
+  // tokens. `hits` gets those of the table in `Sequence::blocks`; the others are kept for the next
+  // `taken` and `allocate`.
   void find_hits(const BlockPool& pool, RequestId request, const std::vector<Key>& keys,
                  std::int32_t most, Blocks& hits);
   void forget_hits(RequestId request) {
     hits_.assign(tables_.size(), {});
+    hit_tokens_ = 0;
     junctions_.erase(request);
   }
+  // Of the hits that were found last.
+  std::int32_t hit_tokens() const { return hit_tokens_; }
+  // Tokens that a key names more than the one before.
+  std::int32_t key_tokens() const { return key_tokens_; }
+  // Whether prefixes end inside of blocks, too.
+  bool matches_tails() const { return states_.matches_tails(); }
 
   // Blocks that a new sequence takes from the free ones to have `tokens` slots, with the hits that
   // were found last; `whole`: to hold all of it in the end, when windows have moved on.
@@ -75,11 +82,17 @@ class KvTables {
   void allocate(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens);
   // Gives back what no window sees any more, then makes room for `tokens` slots, or returns false.
   bool grow(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens);
-  // Gives `keys`, of the cache's blocks from `first` on, to the blocks that end there.
+  // So many tokens are computed. Gives `keys` to the blocks that end with them, from the cache's
+  // block `first` on; where prefixes end inside of blocks, `keys` are all of the sequence's.
   void set_keys(BlockPool& pool, RequestId request, const Sequence& sequence, std::int32_t first,
-                const std::vector<Key>& keys);
+                std::int32_t tokens, const std::vector<Key>& keys);
   // A step begins, in which states that others leave in it cannot be hit.
   void begin_step() { fresh_.clear(); }
+  // It is formed: what it copies blocks from, and to, is no longer held for that.
+  void end_step(BlockPool& pool) {
+    for (const BlockId block : copied_) pool.release(block);
+    copied_.clear();
+  }
   // Tokens of a chunk that begins behind `start` tokens, so that it ends where its state is kept.
   std::int32_t cut(RequestId request, const Sequence& sequence, std::int32_t start,
                    std::int32_t tokens, std::int32_t most) const;
@@ -122,11 +135,9 @@ class KvTables {
   std::size_t key_of(Table table, std::int32_t block) const {
     return (static_cast<std::size_t>(block) + 1) * static_cast<std::size_t>(scale(table)) - 1;
   }
-  std::int32_t scale(Table table) const { return table.size / block_size_; }
-  std::int32_t hit_tokens() const {
-    return static_cast<std::int32_t>(hits_[home_].size()) * block_size_;
-  }
-  // Of a table of cached states with `held` places: how many more blocks it takes to reach `end`.
+  std::int32_t scale(Table table) const { return table.size / key_tokens_; }
+  // Of a table of cached states with `held` places: how many more blocks it takes to reach `end`,
+  // beside one that is copied.
   std::int32_t states_taken(const Sequence& sequence, std::int32_t start, std::int32_t end,
                             std::int32_t held) const;
   void extend(BlockPool& pool, const Sequence& sequence, Table table, std::int32_t start,
@@ -140,8 +151,35 @@ class KvTables {
     std::vector<std::size_t> tables;
   };
   void add_table(Table table, bool prefix_caching);
+  // Tokens of the longest prefix that is cached in all tables of a kind.
   std::int32_t find_in(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
                        std::int32_t most, bool drops);
+  // The same where prefixes end inside of blocks.
+  std::int32_t find_tails(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
+                          std::int32_t most);
+  // Whether all tables of a kind have a prefix of so many tokens, in blocks that `found` gets.
+  bool found_at(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
+                std::int32_t tokens, std::vector<BlockId>& found) const;
+  // The hits end inside of a block, which is copied for the sequence.
+  bool hits_tail() const { return hit_tokens_ % block_size_ != 0; }
+  void copy_hit(BlockPool& pool, Blocks& blocks);
+  // The state at the end of the prompt that the last step left in a table's block moves to a copy,
+  // since the sequence goes on in its own.
+  void keep_tail(BlockPool& pool, RequestId request, std::size_t table);
+  bool keeps_tail(RequestId request, std::size_t table) const {
+    const auto found = tails_.find(request);
+    return found != tails_.end() && found->second[table] != 0;
+  }
+  void set_tail(BlockPool& pool, const Blocks& blocks, std::size_t table, std::int32_t prompt_tail,
+                std::int32_t tokens, const std::vector<Key>& keys);
+  void key_state(BlockPool& pool, RequestId request, const Sequence& sequence, std::size_t table,
+                 std::int32_t tokens, const std::vector<Key>& keys);
+  void note_checkpoint(RequestId request, const Sequence& sequence, std::int32_t start,
+                       std::int32_t end);
+  std::int32_t junction_of(RequestId request) const {
+    const auto found = junctions_.find(request);
+    return found == junctions_.end() ? 0 : found->second;
+  }
   bool cached(const BlockPool& pool, const Kind& kind, Key key, std::int32_t block);
   std::int32_t find_window(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
                            std::int32_t blocks, bool drops);
@@ -157,7 +195,9 @@ class KvTables {
   std::vector<Table> tables_;
   std::vector<Kind> kinds_;  // what sees everything first
   std::size_t home_ = 0;     // of the table whose blocks are in `Sequence::blocks`
-  std::int32_t block_size_, alignment_, max_model_len_, step_tokens_, retention_, held_behind_;
+  std::int32_t block_size_, key_tokens_, alignment_, max_model_len_, step_tokens_, retention_,
+      held_behind_;
+  std::int32_t hit_tokens_ = 0;
   bool drops_last_hit_, frees_processed_;
   CachedStates states_;
   std::vector<Key> hit_keys_;      // of the last block hit, by table
@@ -167,6 +207,21 @@ class KvTables {
   std::unordered_map<RequestId, std::vector<Blocks>> others_;
   // Tokens that some table has cached of a prefix that not all have: where the last look-up ended.
   std::unordered_map<RequestId, std::int32_t> junctions_;
+  // By table, blocks whose state ends the prompt inside of a block, until the next step copies it;
+  // 0: none.
+  std::unordered_map<RequestId, std::vector<BlockId>> tails_;
+  // The state that the last step leaves inside of its chunk: tokens before it, and its block.
+  struct Checkpoint {
+    std::int32_t tokens, block;
+  };
+  std::unordered_map<RequestId, Checkpoint> checkpoints_;
+  // Whether a place has the state of another number of tokens than those of its block's end.
+  bool is_checkpoint_within(RequestId request, std::int32_t place) const {
+    const auto found = checkpoints_.find(request);
+    return found != checkpoints_.end() && found->second.block == place &&
+           found->second.tokens != (place + 1) * block_size_;
+  }
+  std::vector<BlockId> copied_;  // held once more by this step
 };
 
 }  // namespace llmsim

@@ -26,26 +26,27 @@ KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
 // key).
 //
 // Of the tokens behind a block that its key covers, only whole units of content can be told apart.
-std::int64_t KvCache::content_of(std::int32_t block) const {
-  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
+std::int64_t KvCache::content_of(std::int32_t block, std::int32_t size) const {
+  const std::int64_t end = (block + std::int64_t{1}) * size,
                      unit = sequences_.content().granularity;
   return std::max(ceil_div(end, unit), (end + config_.key_lookahead) / unit);
 }
 
-bool KvCache::shareable(RequestId request, std::int32_t block) const {
-  return content_of(block) <= static_cast<std::int64_t>(sequences_.content().of(request).size());
+bool KvCache::shareable(RequestId request, std::int32_t piece, std::int32_t size) const {
+  return content_of(piece, size) <=
+         static_cast<std::int64_t>(sequences_.content().of(request).size());
 }
 
-Key KvCache::key_of(RequestId request, std::int32_t block) const {
-  if (!shareable(request, block)) {
-    return kOwnKey | (static_cast<Key>(request) << 28) | static_cast<Key>(block);
+Key KvCache::key_of(RequestId request, std::int32_t piece, std::int32_t size) const {
+  if (!shareable(request, piece, size)) {
+    return kOwnKey | (static_cast<Key>(request) << 28) | static_cast<Key>(piece);
   }
-  const std::int64_t end = (block + std::int64_t{1}) * config_.block_size,
+  const std::int64_t end = (piece + std::int64_t{1}) * size,
                      unit = sequences_.content().granularity;
-  const Key key = sequences_.content().of(request)[static_cast<std::size_t>(content_of(block) - 1)];
-  if (config_.block_size >= unit) return key;
-  const std::int64_t parts = unit / config_.block_size,
-                     part = (end - 1) % unit / config_.block_size;
+  const Key key =
+      sequences_.content().of(request)[static_cast<std::size_t>(content_of(piece, size) - 1)];
+  if (size >= unit) return key;
+  const std::int64_t parts = unit / size, part = (end - 1) % unit / size;
   return (key * static_cast<Key>(parts) + static_cast<Key>(part)) & ~kOwnKey;
 }
 
@@ -55,11 +56,13 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
   const Sequence& sequence = sequences_[request];
   // Without shareable content only the request itself can have left blocks behind, by being
   // preempted.
-  if (!config_.prefix_caching || (sequence.epoch == 0 && !shareable(request, 0))) return;
+  if (!config_.prefix_caching || (sequence.epoch == 0 && !shareable(request, 0, key_tokens())))
+    return;
   const std::int32_t most = most_keyed(sequence, sequence.num_tokens - 1);
   if (tables_) {
-    keys_.clear();
-    for (std::int32_t i = 0; i < most; ++i) keys_.push_back(key_of(request, i));
+    list_keys(request, 0,
+              most * (config_.block_size / key_tokens()) +
+                  (sequence.num_tokens - 1) % config_.block_size / key_tokens());
     tables_->find_hits(pool_, request, keys_, sequence.num_tokens - 1, hits);
     return;
   }
@@ -69,6 +72,11 @@ void KvCache::find_hits(RequestId request, std::vector<BlockId>& hits) {
     hits.push_back(block);
   }
   if (config_.drops_last_hit && !hits.empty()) hits.pop_back();
+}
+
+void KvCache::list_keys(RequestId request, std::int32_t first, std::int32_t end) {
+  keys_.clear();
+  for (std::int32_t i = first; i < end; ++i) keys_.push_back(key_of(request, i, key_tokens()));
 }
 
 std::int32_t KvCache::taken(const Sequence& sequence, std::int32_t tokens,
@@ -86,7 +94,7 @@ void KvCache::allocate(RequestId request, std::int32_t tokens, const std::vector
   if (tables_) {
     tables_->allocate(pool_, request, sequence, std::min(tokens, config_.max_model_len));
     pool_.tell();
-    sequence.num_keyed_blocks = static_cast<std::int32_t>(hits.size());
+    sequence.num_keyed_blocks = tables_->hit_tokens() / config_.block_size;
     return;
   }
   for (const BlockId block : hits) {
@@ -119,10 +127,11 @@ void KvCache::register_slow(RequestId request, std::int32_t tokens) {
                                        : tokens - config_.unsettled_tokens;
   const std::int32_t full = std::max(most_keyed(sequence, settled), sequence.num_keyed_blocks);
   if (tables_) {
-    keys_.clear();
-    for (std::int32_t i = sequence.num_keyed_blocks; i < full; ++i)
-      keys_.push_back(key_of(request, i));
-    tables_->set_keys(pool_, request, sequence, sequence.num_keyed_blocks, keys_);
+    const bool tails = tables_->matches_tails();
+    const std::int32_t known =
+        tails ? std::min(tokens, sequence.num_tokens) : full * config_.block_size;
+    list_keys(request, tails ? 0 : sequence.num_keyed_blocks, known / tables_->key_tokens());
+    tables_->set_keys(pool_, request, sequence, sequence.num_keyed_blocks, known, keys_);
     sequence.num_keyed_blocks = full;
     return;
   }

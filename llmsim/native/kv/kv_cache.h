@@ -71,7 +71,18 @@ class KvCache {
     register_full(request, sequences_[request], tokens);
   }
   void register_full(RequestId request, const Sequence& sequence, std::int32_t tokens) {
-    if (tokens >= next_key(sequence)) register_slow(request, tokens);
+    const bool tail = tables_ && tables_->matches_tails() && tokens <= sequence.prompt_tokens &&
+                      config_.prefix_caching;
+    if (tokens >= next_key(sequence) || tail) register_slow(request, tokens);
+  }
+  // Tokens of the hits that were found last.
+  std::int32_t hit_tokens(const std::vector<BlockId>& hits) const {
+    return tables_ ? tables_->hit_tokens()
+                   : static_cast<std::int32_t>(hits.size()) * config_.block_size;
+  }
+  // A step is formed.
+  void end_step() {
+    if (tables_) tables_->end_step(pool_);
   }
   // Tokens whose KV the sequence's blocks hold.
   std::int32_t slots(const Sequence& sequence) const {
@@ -150,7 +161,9 @@ class KvCache {
   }
 
   // The key of a block's content, and of the prefix before it.
-  Key key_of(RequestId request, std::int32_t block) const;
+  Key key_of(RequestId request, std::int32_t block) const {
+    return key_of(request, block, config_.block_size);
+  }
 
   bool has_tiers() const { return tiers_ != nullptr; }
   const BlockPool& pool() const { return pool_; }
@@ -165,6 +178,7 @@ class KvCache {
                      const std::vector<BlockId>& hits, bool whole) const;
   bool grow_slow(RequestId request, Sequence& sequence, std::int32_t tokens);
   void register_slow(RequestId request, std::int32_t tokens);
+  void list_keys(RequestId request, std::int32_t first, std::int32_t end);  // into `keys_`
   void keep_findable(const Sequence& sequence);  // its keyed blocks, whatever their content
   void forget_blocks(Sequence& sequence, bool preempted);
   // Most leading blocks of a sequence that can have a key with so many tokens computed.
@@ -173,8 +187,14 @@ class KvCache {
            config_.block_size;
   }
   // The place of a block's key among the keys of its request's content.
-  std::int64_t content_of(std::int32_t block) const;
-  bool shareable(RequestId request, std::int32_t block) const;
+  std::int64_t content_of(std::int32_t block, std::int32_t size) const;
+  bool shareable(RequestId request, std::int32_t block) const {
+    return shareable(request, block, config_.block_size);
+  }
+  // The same of the pieces of `size` tokens of a sequence.
+  bool shareable(RequestId request, std::int32_t piece, std::int32_t size) const;
+  Key key_of(RequestId request, std::int32_t piece, std::int32_t size) const;
+  std::int32_t key_tokens() const { return tables_ ? tables_->key_tokens() : config_.block_size; }
   Key chunk_key(RequestId request, std::int32_t chunk) const;
   void store(RequestId request, std::int32_t before, std::int32_t after);
 

@@ -253,6 +253,7 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
             retention,
             cached=kv.prefix_caching,
             checkpoint_alignment=config.get("checkpoint_alignment", 0),
+            match_unit=config.get("prefix_match_unit", 0),
             held_behind=kv.unsettled_tokens,
         )
     native.kv = kv

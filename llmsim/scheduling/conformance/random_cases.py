@@ -48,7 +48,21 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.default_rng([seed, 36])
     if rng.random() < 0.5 and _sizes_differ(config):
         _block_sizes(rng, config)
+    _match_unit(np.random.default_rng([seed, 37]), config)
     return case
+
+
+def _match_unit(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Hits inside of blocks, where some layers keep states in the prefix cache: each table copies
+    a block for them, and holds the one that it copies.
+    """
+    windows, size = config.get("kv_windows", []), config["block_size"]
+    states = config["enable_prefix_caching"] and -1 in windows
+    if not states or "connector" in config or rng.random() < 0.3:
+        return
+    units = [unit for unit in range(1, size + 1) if size % unit == 0]
+    config["prefix_match_unit"] = int(rng.choice(units))
+    config["num_gpu_blocks"] += 2 * len(windows)
 
 
 def _sizes_differ(config: dict[str, Any]) -> bool:

@@ -75,6 +75,7 @@ class _Config(msgspec.Struct):
     kv_block_sizes: list[Annotated[int, Meta(ge=1, le=1 << 20)]] = []
     max_loras: _Count = 0
     checkpoint_alignment: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    prefix_match_unit: _Count = 0
     encoder_tokens: _Count = 0
     encoder_cache_tokens: _Count = 0
     disable_chunked_mm_input: bool = False

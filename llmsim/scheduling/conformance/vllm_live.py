@@ -94,6 +94,8 @@ def resolve(case: Case) -> tuple[Any, Any]:
         options["model"] = write_model(Path(folder), config["max_model_len"])
         vllm_config = _configured(options, config)
         vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
+        if "prefix_match_unit" in config:
+            vllm_config.cache_config.prefix_match_unit = config["prefix_match_unit"]
         scheduled = (
             vllm_config.scheduler_config.max_num_scheduled_tokens
             or config["max_num_batched_tokens"]
@@ -551,8 +553,10 @@ def _block_hasher(vllm_config: Any) -> Callable[..., Any] | None:
     function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
     init_none_hash(function)
     ahead = getattr(vllm_config, "num_hash_lookahead_tokens", 0)
+    cache = vllm_config.cache_config
+    unit = getattr(cache, "prefix_match_unit", None) or cache.block_size
     hasher: Callable[..., Any] = get_request_block_hasher(
-        vllm_config.cache_config.block_size, function, *([ahead] if ahead else [])
+        unit, function, *([ahead] if ahead else [])
     )
     return hasher
 
@@ -570,6 +574,7 @@ def _without_what_it_lacks(case: Case) -> Case:
     cached = config["enable_prefix_caching"] and "kv_windows" in config
     if cached and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
+        config.pop("prefix_match_unit", None)
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
     return {**case, "config": config}

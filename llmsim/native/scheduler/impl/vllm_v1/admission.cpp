@@ -103,8 +103,7 @@ bool VllmV1::room_to_load(const Sequence& s, std::int32_t slots) const {
 
 void VllmV1::park(const ParkedQueue::Parked& parked) {
   Sequence& s = sequences_[parked.request];
-  if (config_.kv.prefix_caching)
-    note_hit(s, static_cast<std::int64_t>(hits_.size()) * config_.kv.block_size, counters_);
+  if (config_.kv.prefix_caching) note_hit(s, kv_.hit_tokens(hits_), counters_);
   if (is_parked(parked.request)) {
     parked_.park_again(parked);
   } else {
@@ -141,7 +140,7 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
       s.num_tokens - (config_.prefill_all_but_last_token && s.num_tokens > 1);
   const std::int32_t slots = loaded + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
-  const auto hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const auto hit = kv_.hit_tokens(hits_);
   const std::int32_t recalled = kv_.find_below(request, hit);
   if (recalled > 0) {
     kv_.load(request, hit, recalled, slots, hits_);
@@ -282,7 +281,7 @@ bool VllmV1::transferred(RequestId request) {
 // Tokens of a waiting request whose KV is here, in the tiers, or brought along.
 std::int32_t VllmV1::cached_tokens(RequestId request) {
   kv_.find_hits(request, hits_);
-  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const std::int32_t hit = kv_.hit_tokens(hits_);
   return std::max(hit + kv_.find_below(request, hit),
                   tokens_brought(sequences_[request], config_.decode_only));
 }
@@ -293,7 +292,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
                                 bool alone) {
   Sequence& s = sequences_[request];
   kv_.find_hits(request, hits_);
-  const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
+  const std::int32_t hit = kv_.hit_tokens(hits_);
   const std::int32_t brought = tokens_brought(s, config_.decode_only);
   const std::int32_t recalled = kv_.find_below(request, hit);
   if (recalled > 0 && hit + recalled > brought && kv_.parks())

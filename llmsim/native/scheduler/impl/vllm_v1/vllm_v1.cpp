@@ -119,6 +119,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   if (config_.speculation.on()) leave_drafts(batch);
   if (rank_events_ != nullptr) rank_events_->scheduled(now, batch);
   if (defer_block_free()) late_.begun(batch);
+  kv_.end_step();
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
   counters_.encoder = encoder_.counters();
