@@ -66,33 +66,30 @@ FlowBundles::FlowBundles(std::span<const BytesPerSecond> capacities, std::vector
       lane.latency = std::max(lane.latency, bundles_[bundle][i].latency);
     }
   }
-  set_of({});
+  set_ = settled_ = set_of({});
 }
 
-std::int32_t FlowBundles::set_of(std::vector<std::uint32_t> lanes) {
-  const auto number = static_cast<std::int32_t>(sets_.size());
-  const auto [found, is_new] = number_of_.try_emplace(std::move(lanes), number);
+FlowBundles::Set* FlowBundles::set_of(std::vector<std::uint32_t> lanes) {
+  const auto [found, is_new] = sets_.try_emplace(std::move(lanes));
+  Set& set = found->second;
   if (is_new) {
-    Set& set = sets_.emplace_back();
     set.lanes = found->first;
-    set.with.assign(bundles_.size(), kUnknown);
-    set.without.assign(lanes_.size(), kUnknown);
+    set.with.assign(bundles_.size(), nullptr);
+    set.without.assign(lanes_.size(), nullptr);
   }
-  return found->second;
+  return &set;
 }
 
-std::int32_t FlowBundles::with(std::int32_t number, BundleId bundle) {
-  Set& set = sets_[static_cast<std::size_t>(number)];
-  if (set.with[bundle] != kUnknown) return set.with[bundle];
+FlowBundles::Set* FlowBundles::with(Set& set, BundleId bundle) {
+  if (set.with[bundle] != nullptr) return set.with[bundle];
   std::vector<std::uint32_t> lanes = set.lanes;
   lanes.insert(lanes.end(), lanes_of_[bundle].begin(), lanes_of_[bundle].end());
   std::ranges::sort(lanes);
   return set.with[bundle] = set_of(std::move(lanes));
 }
 
-std::int32_t FlowBundles::without(std::int32_t number, std::uint32_t lane) {
-  Set& set = sets_[static_cast<std::size_t>(number)];
-  if (set.without[lane] != kUnknown) return set.without[lane];
+FlowBundles::Set* FlowBundles::without(Set& set, std::uint32_t lane) {
+  if (set.without[lane] != nullptr) return set.without[lane];
   std::vector<std::uint32_t> lanes = set.lanes;
   std::erase(lanes, lane);
   return set.without[lane] = set_of(std::move(lanes));
@@ -107,17 +104,17 @@ void FlowBundles::start(Ps now, BundleId bundle, Bytes bytes) {
     lane.end = FairShare::kNever;
   }
   in_motion_[bundle] = {static_cast<std::uint32_t>(lanes_of_[bundle].size()), now};
-  set_ = with(set_, bundle);
+  set_ = with(*set_, bundle);
   changed_ = true;
 }
 
 void FlowBundles::end_due(Ps now, std::vector<Landing>& out) {
   if (next_end_ > now) return;
-  for (const std::uint32_t number : sets_[static_cast<std::size_t>(settled_)].lanes) {
+  for (const std::uint32_t number : settled_->lanes) {
     Lane& lane = lanes_[number];
     if (lane.end > now) continue;
     lane.end = FairShare::kNever;
-    set_ = without(set_, number);
+    set_ = without(*set_, number);
     changed_ = true;
     InMotion& bundle = in_motion_[lane.bundle];
     bundle.lands = std::max(bundle.lands, now + lane.latency);
@@ -129,10 +126,10 @@ void FlowBundles::end_due(Ps now, std::vector<Landing>& out) {
 void FlowBundles::solve(Ps now) {
   if (!changed_) return;
   changed_ = false;
-  sets_[static_cast<std::size_t>(settled_)].lasted += now - settled_at_;
+  settled_->lasted += now - settled_at_;
   settled_ = set_;
   settled_at_ = now;
-  Set& set = sets_[static_cast<std::size_t>(set_)];
+  Set& set = *set_;
   ++solves_;
   if (set.rates.size() < set.lanes.size()) solve(set);
   next_end_ = FairShare::kNever;
@@ -181,7 +178,7 @@ bool FlowBundles::repeats() const {
 
 std::vector<FlowBundles::Rest> FlowBundles::stop(Ps now) {
   std::vector<Rest> rest;
-  for (const std::uint32_t number : sets_[static_cast<std::size_t>(set_)].lanes) {
+  for (const std::uint32_t number : set_->lanes) {
     const Lane& lane = lanes_[number];
     // Lanes of a bundle follow each other.
     if (rest.empty() || rest.back().bundle != lane.bundle)
@@ -197,7 +194,7 @@ std::vector<FlowBundles::Rest> FlowBundles::stop(Ps now) {
 
 Bytes FlowBundles::bytes_left_on(LinkId link, Ps now) const {
   Bytes left = 0;
-  for (const std::uint32_t number : sets_[static_cast<std::size_t>(set_)].lanes) {
+  for (const std::uint32_t number : set_->lanes) {
     const Lane& lane = lanes_[number];
     const auto crosses = [&](std::uint32_t flow) {
       const auto& route = bundles_[lane.bundle][flow].route;
@@ -215,12 +212,11 @@ Ps FlowBundles::busy_ps(LinkId link, Ps now) const {
       for (const LinkId crossed : bundles_[lanes_[number].bundle][flow].route)
         if (crossed == link) crosses[number] = true;
   Ps busy = 0;
-  for (std::size_t number = 0; number < sets_.size(); ++number) {
-    const Set& set = sets_[number];
-    const bool here = std::ranges::any_of(set.lanes, [&](auto lane) { return crosses[lane]; });
+  for (const auto& [lanes, set] : sets_) {
+    const bool here = std::ranges::any_of(lanes, [&](auto lane) { return crosses[lane]; });
     if (!here) continue;
     busy += set.lasted;
-    if (std::cmp_equal(number, settled_)) busy += now - settled_at_;
+    if (&set == settled_) busy += now - settled_at_;
   }
   return busy;
 }

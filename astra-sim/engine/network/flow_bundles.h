@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <span>
 #include <utility>
@@ -46,6 +45,8 @@ class FlowBundles {
 
   // `capacities` of all links. Throws OutOfRange as FairShare does.
   FlowBundles(std::span<const model::BytesPerSecond> capacities, std::vector<Bundle> bundles);
+  FlowBundles(const FlowBundles&) = delete;
+  FlowBundles& operator=(const FlowBundles&) = delete;
 
   // Needs bytes > 0. The flows move from `now` on, with rates from the next solve.
   void start(model::Ps now, BundleId bundle, model::Bytes bytes);
@@ -56,7 +57,7 @@ class FlowBundles {
   void solve(model::Ps now);
   model::Ps next_end() const { return next_end_; }  // as of the last solve; kNever: nothing moves
   // Whether flows are in motion, those included that have just started.
-  bool moves() const { return !sets_[static_cast<std::size_t>(set_)].lanes.empty(); }
+  bool moves() const { return !set_->lanes.empty(); }
   // False: so many sets are new that a cache is no help.
   bool repeats() const;
 
@@ -86,19 +87,18 @@ class FlowBundles {
     std::uint32_t lanes = 0;
     model::Ps lands = 0;  // what has ended
   };
-  static constexpr std::int32_t kUnknown = -1;
   // Lanes in motion.
   struct Set {
     std::vector<std::uint32_t> lanes;
-    std::vector<Rate> rates;            // of each; empty until solved
-    std::vector<std::int32_t> with;     // by bundle: the set after its start
-    std::vector<std::int32_t> without;  // by lane: the set after its end
+    std::vector<Rate> rates;    // of each; empty until solved
+    std::vector<Set*> with;     // by bundle: the set after its start; null: not known
+    std::vector<Set*> without;  // by lane: the set after its end
     model::Ps lasted = 0;
   };
 
-  std::int32_t set_of(std::vector<std::uint32_t> lanes);
-  std::int32_t with(std::int32_t set, BundleId bundle);
-  std::int32_t without(std::int32_t set, std::uint32_t lane);
+  Set* set_of(std::vector<std::uint32_t> lanes);
+  Set* with(Set& set, BundleId bundle);
+  Set* without(Set& set, std::uint32_t lane);
   void solve(Set& set);
   Volume left_at(const Lane& lane, model::Ps now) const {
     const Volume served = static_cast<Volume>(lane.rate) * static_cast<Volume>(now - lane.since);
@@ -110,10 +110,9 @@ class FlowBundles {
   std::vector<std::vector<std::uint32_t>> lanes_of_;  // by bundle
   std::vector<InMotion> in_motion_;                   // by bundle
   std::vector<model::LinkId> links_;                  // of all bundles, ascending
-  std::deque<Set> sets_;                              // the first one is empty
-  std::map<std::vector<std::uint32_t>, std::int32_t> number_of_;
-  std::int32_t set_ = 0;      // in motion now
-  std::int32_t settled_ = 0;  // since the last solve
+  std::map<std::vector<std::uint32_t>, Set> sets_;    // by their lanes
+  Set* set_ = nullptr;                                // in motion now
+  Set* settled_ = nullptr;                            // since the last solve
   model::Ps settled_at_ = 0;
   bool changed_ = false;  // since then
   model::Ps next_end_ = FairShare::kNever;

@@ -366,11 +366,7 @@ void SharedNetwork::advance(Ps now) {
       land_at(now + moving_[flow].latency, moving_[flow]);
     together_.clear();
     bundles_.end_due(now, together_);
-    for (const Bundles::Landing& landing : together_) {
-      const TransferId first = gathering_.open[landing.bundle].first;
-      const auto last = static_cast<TransferId>(ends_[landing.bundle].size()) - 1;
-      land_at(landing.at, {first + last, landing.bundle, &gathering_, 0});
-    }
+    for (const Bundles::Landing& landing : together_) land(landing, now);
   }
   while (!departures_.empty() && departures_.top().at <= now) {
     const Departure departure = departures_.top();
@@ -385,6 +381,17 @@ void SharedNetwork::advance(Ps now) {
     cargo.owner->landed(cargo.id, cargo.token, now);
     if (in_flight_ == 0 && quiet_) quiet_(now);
   }
+}
+
+// The last flow of a bundle has ended.
+void SharedNetwork::land(const Bundles::Landing& landing, Ps now) {
+  const Gathering::Open open = gathering_.open[landing.bundle];
+  if (landing.at > now && open.owner->left(open.token, landing.at, now)) {
+    if (--in_flight_ == 0 && quiet_) quiet_(now);
+    return;
+  }
+  const auto last = static_cast<TransferId>(ends_[landing.bundle].size()) - 1;
+  land_at(landing.at, {open.first + last, landing.bundle, &gathering_, 0});
 }
 
 bool SharedNetwork::known_alone(std::span<const BundleId> bundles,

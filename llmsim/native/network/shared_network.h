@@ -75,6 +75,9 @@ class TransferOwner {
   virtual ~TransferOwner() = default;
   // `token` is what the owner gave when it started the transfer.
   virtual void landed(TransferId transfer, std::uint64_t token, Ps now) = 0;
+  // All bytes of a bundle have left, the last of which will be there at `lands`, whatever happens.
+  // True: the owner has heard, and `landed` is not called.
+  virtual bool left(std::uint64_t /*token*/, Ps /*lands*/, Ps /*now*/) { return false; }
 };
 
 // Knows what it moves over links without the network, as long as nobody else moves there.
@@ -329,6 +332,7 @@ class SharedNetwork {
   void dissolve(std::uint32_t component, Ps now);
   void wake(Ps now);
   void land_at(Ps at, const Cargo& cargo) { landings_.push({at, cargo}); }
+  void land(const Bundles::Landing& landing, Ps now);
   void take(astra_sim::engine::FlowId flow, const Cargo& cargo);
   Ps leave_fifo(Ps now, std::int64_t bytes, std::span<const NetworkLinkId> route);
   bool fair() const { return config_.sharing == Sharing::kFair; }

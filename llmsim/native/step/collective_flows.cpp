@@ -330,14 +330,18 @@ void CollectiveFlows::fit_together(std::span<const std::size_t> rings,
   for (std::size_t i = 0; i < rings.size(); ++i) fits[i] = {parts[i], ps - ends[i]};
 }
 
-void CollectiveFlows::landed(TransferId, std::uint64_t token, Ps now) {
+void CollectiveFlows::landed(TransferId, std::uint64_t token, Ps now) { left(token, now, now); }
+
+// What follows may be planned before the last byte is there.
+bool CollectiveFlows::left(std::uint64_t token, Ps lands, Ps now) {
   const std::size_t id = token / kMostRings;
   Exchange& open = exchanges_[id];
-  open.at = std::max(open.at, now + (*open.fitted)[token % kMostRings].extra);
-  if (--open.left > 0) return;
+  open.at = std::max(open.at, lands + (*open.fitted)[token % kMostRings].extra);
+  if (--open.left > 0) return true;
   const Exchange done = open;
   free_exchanges_.push_back(id);
   done_(done.node, {done.at - done.begin, done.alone}, done.at, now);
+  return true;
 }
 
 }  // namespace llmsim

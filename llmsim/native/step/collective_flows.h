@@ -130,6 +130,7 @@ class CollectiveFlows final : private TransferOwner {
   void fit_together(std::span<const std::size_t> rings, std::vector<std::int64_t> bytes, Ps ps,
                     std::span<Fit> fits);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
+  bool left(std::uint64_t token, Ps lands, Ps now) override;
 
   const Program& program_;
   std::int32_t members_, stages_, tp_;

@@ -108,6 +108,8 @@ void ContendedExecutor::lay_out() {
   meetings_.resize(at(usual.stages));
   ahead_ = pricer_.ahead(usual);
   expect_step();
+  for (auto& cursors : cursors_)
+    for (Cursor& cursor : cursors) cursor.step = &steps_.front();
 }
 
 void ContendedExecutor::start(SharedNetwork* network) {
@@ -240,29 +242,30 @@ Ps ContendedExecutor::ready(const Step& step, std::int64_t number, const StepNod
 bool ContendedExecutor::try_next(std::size_t stream, std::size_t rank, Ps now) {
   Cursor& cursor = cursors_[stream][rank];
   if (cursor.moving) return false;
-  while (cursor.next >= step_at(cursor.step).order->by_stream[stream].size()) {
-    if (!step_at(cursor.step).begun) return false;
-    ++cursor.step;
+  while (cursor.next >= cursor.step->order->by_stream[stream].size()) {
+    if (!cursor.step->begun) return false;
+    cursor.step = &step_at(++cursor.number);
     cursor.next = 0;
   }
-  Step& step = step_at(cursor.step);
+  Step& step = *cursor.step;
   const StepGraph& graph = *step.order->graph;
   const StepNode& node = graph.nodes[at(step.order->by_stream[stream][cursor.next])];
   if (!step.begun && !node.ahead) return false;
   if (node.role == NodeRole::kBegin && step.after >= 0) return false;
-  Ps begin = ready(step, cursor.step, node);
+  Ps begin = ready(step, cursor.number, node);
   if (begin == kNever) return false;
   begin = std::max({begin, cursor.free, given_at(node, step.start)});
-  if (reports_progress()) report(step, node, cursor.free, now);
+  const Ps alone = step.prices.of(graph, node, 0);
+  if (reports_progress()) report(step, node, alone, cursor.free, now);
   cursor.began = begin;
   if (node.route >= 0 && step.prices.bytes[at(node.price)] > 0) {
     cursor.moving = true;
     copy(node, step, rank, begin, now);
   } else if (flows_ && node.op >= 0 && flows_->carries(node.op)) {
     cursor.moving = true;
-    exchange(node, step, begin, now);
+    exchange(node, step, alone, begin, now);
   } else {
-    pass(stream, rank, begin + step.prices.of(graph, node, 0), now);
+    pass(stream, rank, begin + alone, now);
   }
   return true;
 }
@@ -288,7 +291,8 @@ void ContendedExecutor::landed(TransferId, std::uint64_t token, Ps now) {
 }
 
 // A member has come to a collective, or to sending its hidden states.
-void ContendedExecutor::exchange(const StepNode& node, const Step& step, Ps begin, Ps now) {
+void ContendedExecutor::exchange(const StepNode& node, const Step& step, Ps alone, Ps begin,
+                                 Ps now) {
   const Operator& op = pricer_.program().operators()[at(node.op)];
   if (op.feature == Feature::kGathered) {
     Meeting& meeting = meetings_[at(op.stage)];
@@ -297,9 +301,9 @@ void ContendedExecutor::exchange(const StepNode& node, const Step& step, Ps begi
     begin = meeting.at;
     meeting = {};
   }
-  const Ps ps = step.prices.of(*step.order->graph, node, 0);
   const std::int64_t units = step.prices.units[at(node.price)];
-  if (!flows_->start(node, units, ps, begin, now)) exchanged(node, {ps, ps}, begin + ps, now);
+  if (!flows_->start(node, units, alone, begin, now))
+    exchanged(node, {alone, alone}, begin + alone, now);
 }
 
 // All who took part go on.
@@ -316,7 +320,7 @@ void ContendedExecutor::exchanged(const StepNode& node, CollectiveFlows::Took to
     Cursor& cursor = cursors_[stream][0];
     cursor.moving = false;
     cursor.began = at - took.ps;
-    slow_down(llmsim::at(m), cursor.step, took);
+    slow_down(llmsim::at(m), cursor.number, took);
     pass(stream, 0, at, now);
   }
 }
@@ -335,9 +339,8 @@ void ContendedExecutor::slow_down(std::size_t member, std::int64_t step,
 
 // Where the operators before have ended; the node itself may begin later, as the last one does
 // behind the host's launches.
-void ContendedExecutor::report(Step& step, const StepNode& node, Ps at, Ps now) {
+void ContendedExecutor::report(Step& step, const StepNode& node, Ps alone, Ps at, Ps now) {
   if (node.role == NodeRole::kBegin || launches(node)) return;
-  const Ps alone = step.prices.of(*step.order->graph, node, 0);
   const bool last = node.role == NodeRole::kEnd;
   sink_->passed({step.passed, last ? kEndOfTime - step.passed : alone, at}, now);
   step.passed += alone;
@@ -352,7 +355,7 @@ void ContendedExecutor::note_span(const StepNode& node, std::size_t rank, const 
   const bool exchanges = flows_ && node.op >= 0 && flows_->carries(node.op);
   if (!beside && !begins_unit(node) && !launches(node) && !sends && !exchanges) return;
   const bool by_rank = beside && !devices_.empty();
-  spans->add(cursor.step, timer_.graphs().whole, node,
+  spans->add(cursor.number, timer_.graphs().whole, node,
              by_rank ? static_cast<std::int32_t>(rank) : kAllRanks, cursor.began, end);
 }
 
@@ -383,7 +386,7 @@ void ContendedExecutor::release_after(std::int64_t number, Ps end) {
 // The rank is through with its present node.
 void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps now) {
   Cursor& cursor = cursors_[stream][rank];
-  Step& step = step_at(cursor.step);
+  Step& step = *cursor.step;
   const std::size_t node = at(step.order->by_stream[stream][cursor.next]);
   note_span(step.order->graph->nodes[node], rank, cursor, end);
   cursor.free = end;
@@ -392,7 +395,7 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   if (--step.left[node] > 0) return;
   step.end[node] = step.reached[node];
   --step.open;
-  note_layer(step, cursor.step, node, now);
+  note_layer(step, cursor.number, node, now);
   const std::int32_t member = step.order->member_of[node];
   if (member < 0) return;
   const StepGraph::Member& ended = step.order->graph->members[at(member)];
@@ -402,7 +405,7 @@ void ContendedExecutor::pass(std::size_t stream, std::size_t rank, Ps end, Ps no
   const StepTimes times =
       pricer_.close(at(member), open_[at(member)].front(), start, cursor.free, launched);
   open_[at(member)].pop_front();
-  release_after(cursor.step, cursor.free);
+  release_after(cursor.number, cursor.free);
   sink_->timed(at(member), times, now);
 }
 
@@ -424,8 +427,9 @@ void ContendedExecutor::forget() {
         slots_[slot] = step.end[at(node)];
     for (auto& cursors : cursors_) {
       for (Cursor& cursor : cursors) {
-        if (cursor.step > first_) continue;
-        cursor.step = first_ + 1;
+        if (cursor.number > first_) continue;
+        cursor.number = first_ + 1;
+        cursor.step = &step_at(cursor.number);
         cursor.next = 0;
       }
     }

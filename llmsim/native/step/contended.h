@@ -65,8 +65,9 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   // One rank on one stream.
   struct Cursor {
     Ps free = 0;
-    Ps began = 0;  // its present node
-    std::int64_t step = 0;
+    Ps began = 0;             // its present node
+    std::int64_t number = 0;  // of its step
+    Step* step = nullptr;
     std::size_t next = 0;
     bool moving = false;
   };
@@ -86,12 +87,12 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   Ps ready(const Step& step, std::int64_t number, const StepNode& node) const;
   bool try_next(std::size_t stream, std::size_t rank, Ps now);
   void copy(const StepNode& node, const Step& step, std::size_t rank, Ps begin, Ps now);
-  void exchange(const StepNode& node, const Step& step, Ps begin, Ps now);
+  void exchange(const StepNode& node, const Step& step, Ps alone, Ps begin, Ps now);
   void exchanged(const StepNode& node, CollectiveFlows::Took took, Ps at, Ps now);
   void slow_down(std::size_t member, std::int64_t step, CollectiveFlows::Took took);
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void pass(std::size_t stream, std::size_t rank, Ps end, Ps now);
-  void report(Step& step, const StepNode& node, Ps at, Ps now);
+  void report(Step& step, const StepNode& node, Ps alone, Ps at, Ps now);
   // The rank is through with a node: its span is kept where the step alone does not tell it.
   void note_span(const StepNode& node, std::size_t rank, const Cursor& cursor, Ps end);
   // The node may have been the last one of a layer's attention.
