@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
-from llmsim.costs.sources.silicon.database import TablePath, read_columns
+from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
 from llmsim.model import short_dtype
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _nearest(rows: Columns, wanted: HeadShape) -> HeadShape:
         [rows[name].astype(np.int64) for name in ("num_heads", "num_key_value_heads", "head_dim")],
         axis=1,
     )
-    shapes = [HeadShape(int(h), int(kv), int(hd)) for h, kv, hd in np.unique(table, axis=0)]
+    shapes = [HeadShape(int(h), int(kv), int(hd)) for h, kv, hd in distinct_rows(table)[0]]
 
     def distance(shape: HeadShape) -> tuple[float, float, float, int]:
         group = abs(np.log2(shape.heads / shape.kv_heads) - np.log2(wanted.heads / wanted.kv_heads))

@@ -8,7 +8,9 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,6 +214,24 @@ def _constants(path: Path) -> tuple[tuple[str, float], ...]:
     return tuple((name, float(value)) for name, value in found)
 
 
+def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct rows of whole numbers, ascending, and of each row which of them it is.
+
+    As `numpy.unique` along the first axis, which compares rows as bytes and takes ten times as long
+    as numbers do.
+    """
+    least = table.min(axis=0)
+    spans = (table.max(axis=0) - least + 1).tolist()
+    if prod(spans) > np.iinfo(np.int64).max:
+        rows, owner = np.unique(table, axis=0, return_inverse=True)
+        return rows, owner.reshape(-1)
+    numbers = np.zeros(len(table), dtype=np.int64)
+    for column, span in zip((table - least).T, spans, strict=True):
+        numbers = numbers * span + column
+    _, first, owner = np.unique(numbers, return_index=True, return_inverse=True)
+    return table[first], owner
+
+
 def read_columns(path: Path, columns: list[str]) -> dict[str, NDArray[np.generic]]:
     """Columns of a Parquet table as numpy arrays; a column that the file lacks is left out of the
     answer.
@@ -219,7 +239,13 @@ def read_columns(path: Path, columns: list[str]) -> dict[str, NDArray[np.generic
     import pyarrow.parquet as parquet  # heavy: only where a table must be read
 
     input_files.note(path)
-    file = parquet.ParquetFile(path)
-    present = [name for name in columns if name in file.schema_arrow.names]
-    table = file.read(columns=present)
-    return {name: table.column(name).to_numpy(zero_copy_only=False) for name in present}
+    present = [name for name in columns if name in parquet.read_schema(path).names]
+    # Words recur in thousands of rows: as a dictionary each becomes one string of Python.
+    table = parquet.ParquetFile(path, read_dictionary=present).read(columns=present)
+    return {name: _values(table.column(name)) for name in present}
+
+
+def _values(column: Any) -> NDArray[np.generic]:
+    if column.null_count and hasattr(column.type, "value_type"):
+        column = column.cast(column.type.value_type)  # a dictionary gives what is null a word
+    return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest, Curve, to_ps
-from llmsim.costs.sources.silicon.database import TablePath, read_columns
+from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
 
 if TYPE_CHECKING:
     from llmsim.model import Moe, Operator
@@ -139,7 +139,7 @@ def _measured_routing(op: Moe, request: CostRequest) -> str:
 def _by_routing(rows: Columns, routing: str) -> Columns:
     """The rows of the nearest distribution that each shape was measured with."""
     shapes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
-    _, owner = np.unique(shapes, axis=0, return_inverse=True)
+    _, owner = distinct_rows(shapes)
     order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
     rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
     best = np.full(owner.max(initial=0) + 1, len(order))
@@ -171,7 +171,7 @@ def _from_rows(
     label: str,
 ) -> Curve:
     table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
-    shapes = [_measured(*(int(value) for value in row)) for row in np.unique(table, axis=0)]
+    shapes = [_measured(*(int(value) for value in row)) for row in distinct_rows(table)[0]]
     shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
     keep = np.all(
         table
