@@ -180,7 +180,9 @@ class LatencyCauses(Table):
     m2n_ps: Int64 = optional_ps(
         "Transfers between attention and FFN that those steps waited for (with afd_group)."
     )
-    host_ps: Int64 = optional_ps("Device idle between those steps.")
+    host_ps: Int64 = optional_ps(
+        "Device idle before and between those steps: the host prepares them."
+    )
     kv_transfer_ps: Int64 = optional_ps("KV on its way from the prefill group to the decode group.")
     preemption_ps: Int64 = optional_ps(
         "Between the last token before a preemption and the first after it."

@@ -69,10 +69,6 @@ ALLOWED = {
         "power/intervals.py",
         "np.cumsum(self.end_ps - self.start_ps)",
     ): "disjoint intervals of one clock",
-    (
-        "power/traffic.py",
-        "rows @ weight_bytes(op, np.arange(len(rows)))",
-    ): "expected bytes in double precision",
     ("export/csv.py", "np.cumsum(itl_ps)"): "the gaps of one request end at its finish",
     ("search/space.py", "math.prod(counts)"): "Python integers",
     (

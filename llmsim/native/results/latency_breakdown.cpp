@@ -318,7 +318,8 @@ class Walk {
   void idle(RequestId id, const StepSums& t, std::size_t k, Ps from, Ps to) {
     const auto pause = t.paused(k, from, to);
     blame_.kv_transfer[id] += pause.recall;
-    blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall;
+    blame_.host[id] += pause.host;
+    blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall - pause.host;
   }
 
   // Between the outputs `before` and `after`, of which only the second gave a token.

@@ -21,7 +21,8 @@ struct LatencyBreakdown {
   std::vector<Ps> decode;   // computing in steps that gave a token after the first
   std::vector<Ps> communication;  // the collectives of those steps, prefill and decode
   std::vector<Ps> m2n;            // transfers between attention and FFN that those steps waited for
-  std::vector<Ps> host;           // the device idle between those steps
+  std::vector<Ps> host;           // the device idle before and between those steps: the host
+                                  // prepares them
   std::vector<Ps> kv_transfer;  // the request, or its step, waiting for KV from the tiers below the
                                 // device; KV on its way from the prefill group to the decode group
                                 // where nothing else was going on for the request

@@ -18,9 +18,9 @@ class StepSums {
   };
 
   // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of
-  // its domain.
+  // its domain, its host.
   struct Pause {
-    Ps recall = 0, others = 0;
+    Ps recall = 0, others = 0, host = 0;
   };
 
   // Both, of several steps.
@@ -73,13 +73,16 @@ class StepSums {
   // What of the time from `from` to `to` step k waited before it began, its devices having nothing
   // else to do.
   Pause paused(std::size_t k, Ps from, Ps to) const {
-    if (k >= held_.size()) return {};
-    if (!overlaps && k > 0) from = std::max(from, end_[k - 1]);
+    const Ps free = k > 0 ? std::max(from, end_[k - 1]) : from;
+    const Ps idle = std::max<Ps>(0, to - free);
+    if (k >= held_.size()) return {0, 0, idle};
+    if (!overlaps) from = free;
     const auto [built, opened, launched] = held_[k];
     const auto within = [from, to](Ps a, Ps b) {
       return std::max<Ps>(0, std::min(b, to) - std::max(a, from));
     };
-    return {within(built, opened), within(opened, launched)};
+    const Ps recall = within(built, opened), others = within(opened, launched);
+    return {recall, others, std::max<Ps>(0, idle - recall - others)};
   }
 
   const bool overlaps;
@@ -97,7 +100,7 @@ class StepSums {
     sums.waiting += split.waiting;
     if (begin <= before) return;
     const Pause pause = paused(k, before, begin);
-    sums.idle += begin - before - pause.recall - pause.others;
+    sums.idle += pause.host;
     sums.recall += pause.recall;
     sums.others += pause.others;
   }

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmsim.config import input_files
+
 SHOWN = 6
 """Differences that a sentence names; the others are counted."""
 LONGEST = 40
@@ -46,7 +48,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _given(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
     """What the manifest of a run folder says that was asked, and what became of it, by paths."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
+        manifest = json.loads(input_files.read_bytes(folder / "manifest.json"))
         asked = manifest["run"]
         load = {"dataset": asked.get("dataset") or manifest.get("inputs")}
         words = {**load, "seed": manifest["seed"], **asked["options"]}
