@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,7 @@ class Clients:
     think_ps: Int64
 
 
-FEATURES = (
+TableFeature = Literal[
     "tokens",
     "sequences",
     "gathered",
@@ -178,12 +178,14 @@ FEATURES = (
     "adapter_experts",
     "adapter_loads",
     "adapter_reads",
-)
+]
 """What cost tables are over, in the core's order: tokens that a rank computes, its sequences, the
 tokens of all ranks of its data-parallel domain, those of decodes, those of prompts before
-context-parallel ranks share them out, and what a step has of LoRA adapters (`Feature` of
-`llmsim.model.operator`).
+context-parallel ranks share them out. Of requests with a LoRA adapter: their tokens, their rows of
+logits, the different adapters, the pairs of adapter and expert that they need, and the adapters
+that are loaded before the step, or whose files are read.
 """
+FEATURES: tuple[str, ...] = get_args(TableFeature)
 
 
 @dataclass(frozen=True)

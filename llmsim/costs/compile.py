@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.core import Note, Provenance
+from llmsim.core import Note, Provenance, TableFeature
 from llmsim.costs import cache
 from llmsim.costs.adapters import adapter_curve
 from llmsim.costs.catalog import Available, look, sources_of
@@ -35,7 +35,6 @@ from llmsim.costs.source import (
     OpCost,
     SplitAttention,
     SplitGrid,
-    TableFeature,
 )
 from llmsim.costs.sources.csv_tables import read_content
 from llmsim.model import AdapterCopy, Attention, Collective, LoraKernel, Moe

@@ -12,26 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from llmsim.core import Int64, Provenance, UInt8
+from llmsim.core import Int64, Provenance, TableFeature, UInt8
 from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Moe, Operator
 
-TableFeature = Literal[
-    "tokens",
-    "sequences",
-    "gathered",
-    "decodes",
-    "prefills",
-    "adapter_tokens",
-    "adapter_rows",
-    "adapters",
-    "adapter_experts",
-    "adapter_loads",
-    "adapter_reads",
-]
 SourceName = Literal["auto", "bundle", "external", "silicon", "roofline"]
 CollectiveSource = Literal["auto", "measured", "links", "nccl"]
 

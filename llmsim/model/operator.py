@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from llmsim.core import TableFeature
 from llmsim.model.layout import Among as Among
 from llmsim.model.layout import Layout as Layout
 
@@ -19,26 +20,8 @@ Kind = Literal[
     "lora",
     "lora_copy",
 ]
-Feature = Literal[
-    "tokens",
-    "sequences",
-    "attention",
-    "gathered",
-    "decodes",
-    "prefills",
-    "adapter_tokens",
-    "adapter_rows",
-    "adapters",
-    "adapter_experts",
-    "adapter_loads",
-    "adapter_reads",
-]
-"""What an operator's time depends on: a rank's tokens, its sequences, its batch, the tokens of all
-data-parallel ranks, those of decodes, or those of prompts before context parallelism shares them
-out. Of requests with a LoRA adapter: their tokens, their rows of logits, the different adapters,
-the pairs of adapter and expert that they need, and the adapters that are loaded before the step, or
-whose files are read.
-"""
+Feature = Literal[TableFeature, "attention"]
+"""What an operator's time depends on: a count of the batch, or the whole batch."""
 Part = Literal["prologue", "layer", "head"]
 Block = Literal[
     "",
