@@ -26,7 +26,7 @@ import yaml
 from llmsim.cli.arguments import OneSentenceParser
 
 STUDY = Path(__file__).resolve().parent / "studies" / "frontier_256.yaml"
-LONGEST_S = 6.0
+LONGEST_S = 15.0
 """A search is killed at most so long after it was started."""
 
 

@@ -125,6 +125,7 @@ def main() -> None:
     while True:
         request, descriptors, _, _ = socket.recv_fds(parent, REQUEST.size, 2)
         if len(request) < REQUEST.size:
+            gc.unfreeze()  # the end of the interpreter looks for what is left
             return
         asked, number = REQUEST.unpack(request)
         if asked == WAIT:

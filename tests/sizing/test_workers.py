@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -123,3 +124,16 @@ def test_a_worker_that_has_ended_is_not_killed_again(monkeypatch: pytest.MonkeyP
     assert worker.end() == -signal.SIGKILL
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("killed a process that has ended"))
     assert worker.end() == -signal.SIGKILL
+
+
+def test_the_process_that_forks_ends_in_silence_with_its_parent() -> None:
+    """Also where its parent was killed, and could not end it."""
+    code = (
+        "import os, signal; from llmsim.sizing.workers import Workers; "
+        f"Workers(1, apart=True).ask('{HERE}:remembered', 1); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(  # its pipes are closed when the last of its processes has ended
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root
+    )
+    assert done.returncode == -signal.SIGKILL and done.stdout == done.stderr == ""
