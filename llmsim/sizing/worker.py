@@ -18,6 +18,8 @@ import socket
 import struct
 import sys
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -88,7 +90,7 @@ def answer(tasks: IO[bytes], answers: IO[bytes]) -> None:
             found = ("error", error)
         try:
             send(answers, found)
-        except BrokenPipeError:  # the parent was killed
+        except ConnectionError:  # the parent was killed
             return
 
 
@@ -102,6 +104,8 @@ def _work(task_socket: int, errors: int) -> NoReturn:
         # Open to the very end: a parent that saw it closed would kill a process that is leaving.
         parent = socket.socket(fileno=task_socket)
         answer(parent.makefile("rb"), parent.makefile("wb"))
+    except (EOFError, ConnectionError):  # the parent was killed before the first task
+        code = 1
     except SystemExit as left:  # a user's code may end its process
         code = left.code if isinstance(left.code, int) else 1
     except BaseException:
@@ -113,6 +117,35 @@ def _work(task_socket: int, errors: int) -> NoReturn:
         os._exit(code)
 
 
+def _forked(descriptors: Sequence[int], parent: socket.socket) -> int:
+    """The number of a new worker, or of an error below 0."""
+    try:
+        number = os.fork()
+    except OSError as error:
+        number = -(error.errno or 1)
+    if number == 0:
+        parent.close()
+        _work(*descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return number
+
+
+def _serve(parent: socket.socket) -> None:
+    """Does what the parent asks for, until its socket ends."""
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(parent, REQUEST.size, 2)
+        if len(request) < REQUEST.size:
+            return
+        asked, number = REQUEST.unpack(request)
+        if asked == WAIT:
+            _, status = os.waitpid(number, 0)
+            said = os.waitstatus_to_exitcode(status)
+        else:
+            said = _forked(descriptors, parent)
+        parent.sendall(NUMBER.pack(said))
+
+
 def main() -> None:
     """Forks workers until the parent's socket ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
@@ -122,26 +155,9 @@ def main() -> None:
     parent = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    while True:
-        request, descriptors, _, _ = socket.recv_fds(parent, REQUEST.size, 2)
-        if len(request) < REQUEST.size:
-            gc.unfreeze()  # the end of the interpreter looks for what is left
-            return
-        asked, number = REQUEST.unpack(request)
-        if asked == WAIT:
-            _, status = os.waitpid(number, 0)
-            parent.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
-            continue
-        try:
-            forked = os.fork()
-        except OSError as error:
-            forked = -(error.errno or 1)
-        if forked == 0:
-            parent.close()
-            _work(*descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        parent.sendall(NUMBER.pack(forked))
+    with suppress(ConnectionError):  # the parent was killed
+        _serve(parent)
+    gc.unfreeze()  # the end of the interpreter looks for what is left
 
 
 if __name__ == "__main__":

@@ -126,11 +126,19 @@ def test_a_worker_that_has_ended_is_not_killed_again(monkeypatch: pytest.MonkeyP
     assert worker.end() == -signal.SIGKILL
 
 
-def test_the_process_that_forks_ends_in_silence_with_its_parent() -> None:
-    """Also where its parent was killed, and could not end it."""
+ASKS = f"Workers(1, apart=True).ask('{HERE}:remembered', 1)"
+KILLED = {
+    "a worker has answered": ASKS,
+    "it has not imported what it needs": f"threading.Timer(0.05, kill).start(); {ASKS}",
+}
+
+
+@pytest.mark.parametrize("before", KILLED)
+def test_the_processes_end_in_silence_with_a_parent_that_is_killed(before: str) -> None:
     code = (
-        "import os, signal; from llmsim.sizing.workers import Workers; "
-        f"Workers(1, apart=True).ask('{HERE}:remembered', 1); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, threading; from llmsim.sizing.workers import Workers; "
+        "kill = lambda: os.kill(os.getpid(), signal.SIGKILL); "
+        f"{KILLED[before]}; kill()"
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(  # its pipes are closed when the last of its processes has ended
