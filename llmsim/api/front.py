@@ -72,10 +72,7 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     places = [((one.x - left) / wide, (one.y - low) / high) for one in front]
     if any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2)):
         shown = _numbers(places)
-        names = [f"{number}  {one.name}" for number, one in enumerate(front[:MOST_NAMES], 1)]
-        more = len(front) - len(names)
-        names += [f"and {more} more"] if more else []
-        ax.set_xlabel("\n".join((ax.get_xlabel(), "", *names)))
+        ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front))))
     else:
         shown = {at: one.name for at, one in enumerate(front)}
     falls = front[0].y > front[-1].y
@@ -89,6 +86,13 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
             ha="right" if is_right else "left",
             fontsize=8,
         )
+
+
+def _listed(front: Sequence[Point]) -> list[str]:
+    """Numbers and names of the first points, and how many there are besides."""
+    names = [f"{number}  {one.name}" for number, one in enumerate(front[:MOST_NAMES], 1)]
+    more = len(front) - len(names)
+    return [*names, f"and {more} more"] if more else names
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float], wide: float) -> bool:

@@ -104,13 +104,18 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     _check_names(options, [*known, *engine])
     said = {name: _plain(value) for name, value in options.items() if value is not None}
     of_run = {name: option_value(name, value) for name, value in said.items() if name in known}
-    said = {name: class_name(value) for name, value in said.items() if name in engine}
-    of_engine = {name: _text(one) if name in READ_FROM_TEXT else one for name, one in said.items()}
+    of_engine = {name: _engine_value(name, one) for name, one in said.items() if name in engine}
     missing = [one.name for one in known.values() if one.default is MISSING]
     assert not missing, missing
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def _engine_value(name: str, value: Any) -> Any:
+    """An engine option's value, as text where the command line reads it from text."""
+    named = class_name(value)
+    return _text(named) if name in READ_FROM_TEXT else named
 
 
 def _check_names(options: Mapping[str, Any], known: Collection[str]) -> None:

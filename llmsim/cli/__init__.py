@@ -145,7 +145,8 @@ def _open_missing_streams() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the process's life
+            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+            setattr(sys, name, nowhere)
 
 
 def forget_stdout() -> None:

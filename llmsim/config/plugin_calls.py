@@ -150,7 +150,8 @@ def position_of(error: BaseException) -> str:
 
 def defined_at(method: object) -> str:
     """`file:line` where a method is written; empty where that is not Python."""
-    code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)  # type: ignore[arg-type]
+    function: Any = getattr(method, "__func__", method)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{_shown(code.co_filename)}:{code.co_firstlineno}" if isinstance(code, CodeType) else ""
 
 

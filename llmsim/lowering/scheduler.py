@@ -88,12 +88,19 @@ def scheduler_config(
     scheduler.load_failures = _load_failures(engine, loses_all=several_kinds)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
     _look_ahead(scheduler.kv, engine, plays_role=pd_type is not None)
+    _divide_blocks(scheduler.kv, engine, tables, in_flight)
+    return scheduler
+
+
+def _divide_blocks(
+    kv: "_native.KvCacheConfig", engine: EngineArgs, tables: KvTables | None, in_flight: int
+) -> None:
+    """Layers of several kinds share the blocks by tables of their own; else all keep the same."""
     if tables is not None and tables.windows != (SEES_ALL,):
-        scheduler.kv.tables = _tables(engine, tables, in_flight)
+        kv.tables = _tables(engine, tables, in_flight)
         _check_match_unit(engine, tables.block_sizes)
     else:
-        _check_lone_match_unit(engine, scheduler.kv.block_size)
-    return scheduler
+        _check_lone_match_unit(engine, kv.block_size)
 
 
 def _follow_release(scheduler: "_native.SchedulerConfig", engine: EngineArgs) -> None:

@@ -150,12 +150,18 @@ def utilisation(
         known = known and peak > 0
         compute_s += one.flops / peak if peak else 0.0
     span_s, busy_s = span_ps / PS_PER_S, usage.busy_ps / PS_PER_S
+    known_s = compute_s if known else None
     return Utilisation(
-        mfu=compute_s / span_s if known and span_s else None,
-        mbu=memory_s / span_s if span_s else None,
-        mfu_busy=compute_s / busy_s if known and busy_s else None,
-        mbu_busy=memory_s / busy_s if busy_s else None,
+        mfu=_part(known_s, span_s),
+        mbu=_part(memory_s, span_s),
+        mfu_busy=_part(known_s, busy_s),
+        mbu_busy=_part(memory_s, busy_s),
     )
+
+
+def _part(needed_s: float | None, given_s: float) -> float | None:
+    """Of a time, what the device needs at its peak; None where either is not known."""
+    return None if needed_s is None or not given_s else needed_s / given_s
 
 
 def by_device(

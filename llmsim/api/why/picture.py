@@ -49,7 +49,10 @@ def picture(why: "Why") -> "Figure":
     return figure
 
 
-def _blame(ax: Any, blame: dict[str, Any], why: "Why") -> None:
+def _bars(blame: dict[str, Any], why: "Why") -> list[tuple[str, dict[str, float]]]:
+    """Label and parts of each bar: of the slowest, of all, and of the request that was asked for,
+    before and after the first token.
+    """
     bars: list[tuple[str, dict[str, float]]] = []
     spans = [("before_first_token", "to first token"), ("after_first_token", "after")]
     if why.seen.metric in ("ttft", "tpot"):
@@ -62,6 +65,11 @@ def _blame(ax: Any, blame: dict[str, Any], why: "Why") -> None:
             story = why.request
             of_request = story.before if span == "before_first_token" else story.after
             bars.append((f"{label}, request {story.name}", of_request))
+    return bars
+
+
+def _blame(ax: Any, blame: dict[str, Any], why: "Why") -> None:
+    bars = _bars(blame, why)
     for number, (_, parts) in enumerate(bars):
         left = 0.0
         for part in parts:

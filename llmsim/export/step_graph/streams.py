@@ -99,9 +99,8 @@ def step_nodes(
         adapters=[list(one) for one in adapters],
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
-    if halves:
-        for half in range(2):
-            _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
+    for half in range(2 if halves else 0):
+        _add_half(lanes, domain, [tuple(pair[half]) for pair in halves])
     core = [CoreNode(*one) for one in found]
     ranks = _Ranks(first, len(domain), lanes, passes)
     nodes = ranks.nodes(core)

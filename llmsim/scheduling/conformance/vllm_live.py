@@ -94,21 +94,7 @@ def resolve(case: Case) -> tuple[Any, Any]:
         options["model"] = write_model(Path(folder), config["max_model_len"])
         vllm_config = _configured(options, config)
         vllm_config.cache_config.num_gpu_blocks = config["num_gpu_blocks"]
-        if "prefix_match_unit" in config:
-            vllm_config.cache_config.prefix_match_unit = config["prefix_match_unit"]
-        scheduled = (
-            vllm_config.scheduler_config.max_num_scheduled_tokens
-            or config["max_num_batched_tokens"]
-        )
-        asked = config.get(
-            "max_num_scheduled_tokens", scheduled
-        )  # no option of its engine's arguments
-        vllm_config.scheduler_config.max_num_scheduled_tokens = min(scheduled, asked)
-        vllm_config.scheduler_config.prefill_schedule_interval = config.get(
-            "prefill_schedule_interval", 1
-        )
-        # Asked for with the other options, it would want an executor with as many workers.
-        vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
+        _set_afterwards(vllm_config, config)
         scheduler = _scheduler(
             vllm_config,
             config["num_gpu_blocks"],
@@ -118,6 +104,18 @@ def resolve(case: Case) -> tuple[Any, Any]:
         )
         _set_encoder(scheduler, config)
         return vllm_config, scheduler
+
+
+def _set_afterwards(vllm_config: Any, config: dict[str, Any]) -> None:
+    """What no option of vLLM's engine arguments sets, or what they would refuse here."""
+    if "prefix_match_unit" in config:
+        vllm_config.cache_config.prefix_match_unit = config["prefix_match_unit"]
+    limits = vllm_config.scheduler_config
+    most = limits.max_num_scheduled_tokens or config["max_num_batched_tokens"]
+    limits.max_num_scheduled_tokens = min(most, config.get("max_num_scheduled_tokens", most))
+    limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
+    # Asked for with the other options, it would want an executor with as many workers.
+    vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
 
 
 def _transfer_config(role: str, connector: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,20 +121,8 @@ def _table(
         *([] if given is None else [given]),
         f"{'metric':20}{'A':>14}{'B':>14}{'change %':>11}  confidence interval %",
     ]
-    for name, one in found.items():
-        delta = "-" if one.delta_pct is None else f"{one.delta_pct:+.2f}"
-        interval = "-" if one.ci is None else f"{one.ci[0]:+.2f} to {one.ci[1]:+.2f}"
-        mark = "*" if one.significant else ""
-        lines.append(
-            f"{name:20}{one.a:>14,.3f}{one.b:>14,.3f}{delta:>11}  {interval} {mark}".rstrip()
-        )
-    if all(one.p == 1 for one in found.values() if one.p is not None):
-        lines.append("No latency of any request differs.")
-    elif changed < sum(_without_zero(one) for one in found.values()):
-        lines.append(
-            "An interval without 0 may be chance where so many metrics are tested (Holm's "
-            "procedure): only those with a * are more than that."
-        )
+    lines += [_row(name, one) for name, one in found.items()]
+    lines += _about_chance(found.values(), changed)
     if len(pairs) == 1:
         lines.append(
             "Throughput and duration are one number per run; runs of several seeds say how far "
@@ -143,6 +132,26 @@ def _table(
     lines += [f"note: {sentence}" for sentence in findings]
     lines += [_broken(rule, found) for rule in broken]
     return "\n".join(lines) + "\n"
+
+
+def _row(name: str, one: "Difference") -> str:
+    delta = "-" if one.delta_pct is None else f"{one.delta_pct:+.2f}"
+    interval = "-" if one.ci is None else f"{one.ci[0]:+.2f} to {one.ci[1]:+.2f}"
+    mark = "*" if one.significant else ""
+    return f"{name:20}{one.a:>14,.3f}{one.b:>14,.3f}{delta:>11}  {interval} {mark}".rstrip()
+
+
+def _about_chance(found: "Collection[Difference]", changed: int) -> list[str]:
+    """A sentence where the intervals alone would mislead."""
+    tested = [one.p for one in found if one.p is not None]
+    if all(p == 1 for p in tested):
+        return ["No latency of any request differs."]
+    if changed < sum(_without_zero(one) for one in found):
+        return [
+            "An interval without 0 may be chance where so many metrics are tested (Holm's "
+            "procedure): only those with a * are more than that."
+        ]
+    return []
 
 
 def _without_zero(one: "Difference") -> bool:
