@@ -32,6 +32,7 @@ from llmsim.core import (
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.encoder_inputs import with_encoder_inputs
+from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.layouts import LayoutPlans, kv_moves, move_network
 from llmsim.lowering.parallel_layout import LoweredLockstep
@@ -272,7 +273,8 @@ def _layouts(
     specs = []
     for plan in layouts.plans:
         groups = [
-            _group(one, workload, options, record_schedule=False) for one in plan.lowered.groups
+            _group(one, workload, options, record_schedule=options.record_rounds)
+            for one in plan.lowered.groups
         ]
         lockstep = [_lockstep(one, None) for one in plan.lowered.lockstep_groups]
         specs.append(layouts.native_spec(plan, groups, lockstep, moves))
@@ -440,14 +442,16 @@ def _drafts(simulation: "_native.Simulation") -> RequestDrafts | None:
     return None if columns is None else RequestDrafts(**columns)
 
 
-def _visits(
-    deployment: LoweredDeployment, simulation: "_native.Simulation"
-) -> list[tuple[int, int]]:
-    """(layout, its first group) of those that served one after the other; none without layouts."""
-    if deployment.layouts is None:
-        return []
-    rows = [row for row in simulation.reconfigurations() if row["first_group"] > 0]
-    return [(deployment.layouts.initial, 0), *((row["to"], row["first_group"]) for row in rows)]
+def _stays(
+    asked: LoweredDeployment,
+    served: LoweredDeployment,
+    visits: Sequence[tuple[int, int]],
+    simulation: "_native.Simulation",
+) -> Sequence[Stay]:
+    """When devices were whose; none without layouts."""
+    if asked.layouts is None:
+        return ()
+    return stays_of(asked.layouts, simulation.reconfigurations(), visits, served.accounting)
 
 
 def _causes(deployment: LoweredDeployment, simulation: "_native.Simulation") -> Mapping[str, Int64]:
@@ -511,7 +515,8 @@ def _results(
     circular: tuple[int, ...],
     options: SimulationOptions,
 ) -> Results:
-    asked, visits = deployment, _visits(deployment, simulation)
+    asked = deployment
+    visits = [] if asked.layouts is None else asked.layouts.visits(simulation)
     if visits:
         assert deployment.layouts is not None
         deployment = deployment.layouts.as_run(visits)[1]
@@ -542,7 +547,9 @@ def _results(
         drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(asked.layouts, visits, simulation),
         links=simulation.network(),
-        energy=deployment.accounting.energy(simulation, requests, interval_ps),
+        energy=deployment.accounting.energy(
+            simulation, requests, interval_ps, _stays(asked, deployment, visits, simulation)
+        ),
         reconfigurations=tuple(simulation.reconfigurations()),
         layout_visits=tuple(visits),
         interrupted=interrupted,

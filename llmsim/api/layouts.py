@@ -130,7 +130,6 @@ def _refuse(
     _refuse_unknown_nodes(cluster, options, plans)
     for is_so, what, remedy in (
         (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
-        (options.graphs is not None, "--graphs", "leave it out"),
         (asked, "an endpoint of the API server", "leave endpoint out"),
         (
             moves_kv and _any_engine(plans, "sglang"),

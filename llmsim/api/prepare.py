@@ -49,7 +49,7 @@ class Prepared:
         if layouts is None:
             return self
         deployment, lowered = layouts.as_run(results.layout_visits)
-        return replace(self, deployment=deployment, lowered=replace(lowered, layouts=layouts))
+        return replace(self, deployment=deployment, lowered=lowered)
 
 
 def trial(options: RunOptions) -> "Results":
@@ -90,8 +90,10 @@ def prepare(options: RunOptions) -> Prepared:
         from llmsim.rounds.selection import check_selection
 
         workload, groups = prepared.workload, prepared.lowered.groups
-        check_selection(options.graphs, len(groups), len(workload), workload.request_id)
-        if options.graphs.group is not None:
+        later = prepared.lowered.layouts is not None
+        num_groups = None if later else len(groups)
+        check_selection(options.graphs, num_groups, len(workload), workload.request_id)
+        if options.graphs.group is not None and options.graphs.group < len(groups):
             refuse_without_steps(groups, options.graphs.group)
         simulation = replace(
             prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True

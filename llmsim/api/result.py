@@ -241,13 +241,16 @@ class Result:
         from llmsim.export.step_graph.formats import to_networkx
         from llmsim.export.step_graph.graph import iteration_graph
         from llmsim.export.step_graph.run_times import in_run
-        from llmsim.rounds import round_of
+        from llmsim.rounds import steps_until
 
         lowered = self._prepared.lowered
         if not 0 <= group < len(lowered.groups):
             raise InputError(f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}")
-        batch = round_of(lowered, self._prepared.workload, self._prepared.simulation, group, step)
-        graph = iteration_graph(lowered.groups, group, batch)
+        steps = steps_until(
+            lowered, self._prepared.workload, self._prepared.simulation, group, step
+        )
+        batch = steps.round(step)
+        graph = iteration_graph(steps.groups, group, batch)
         return to_networkx(in_run(graph, batch))
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -327,7 +330,7 @@ class Result:
         from llmsim.export.step_graph.chakra import write_chakra
         from llmsim.export.step_graph.graph import iteration_graph
         from llmsim.export.step_graph.run_times import in_run
-        from llmsim.rounds import round_of
+        from llmsim.rounds import steps_until
 
         target, prepared = check_writable_folder(Path(folder)), self._prepared
         groups = prepared.lowered.groups
@@ -337,8 +340,9 @@ class Result:
                 field="group",
                 value=group,
             )
-        batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, group, step)
-        graph = in_run(iteration_graph(groups, group, batch), batch)
+        steps = steps_until(prepared.lowered, prepared.workload, prepared.simulation, group, step)
+        batch = steps.round(step)
+        graph = in_run(iteration_graph(steps.groups, group, batch), batch)
         return list(write_chakra(graph, list(range(graph.ranks)), target))
 
     def _export(self, name: str, path: str | PathLike[str]) -> None:

@@ -9,7 +9,7 @@ server, if there is one, else the replicas take turns. All move at once, so the 
 how long that takes; what a device keeps is copied once inside its memory.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,7 +20,7 @@ from llmsim.config.cluster_file.layouts import Reconfiguration, Switch
 from llmsim.config.deployment import AfdRole
 from llmsim.config.errors import NotYetError
 from llmsim.core import PS_PER_S
-from llmsim.lowering.energy.accounting import run_by
+from llmsim.lowering.energy.accounting import accounting, run_by
 from llmsim.lowering.group import placed_at
 from llmsim.lowering.kv.kv_transfer import shares_of
 from llmsim.lowering.kv.tiers import LoweredTiers
@@ -75,6 +75,10 @@ class WeightMoves:
     """Of the busiest port."""
     copy_ps: int = 0
     """Of the device that copies most."""
+    by_group: tuple[Mapping[str, int], ...] = ()
+    """Of each group of the new layout, what moves for its devices, by fields of
+    `llmsim.core.Traffic`.
+    """
 
     @property
     def time_ps(self) -> int:
@@ -168,12 +172,18 @@ class LayoutPlans:
             [0] * len(groups) if moves is None else moves.of(plan),
         )
 
+    def visits(self, simulation: "_native.Simulation") -> list[tuple[int, int]]:
+        """(layout, its first group) of those that served so far, one after the other."""
+        rows = [row for row in simulation.reconfigurations() if row["first_group"] > 0]
+        return [(self.initial, 0), *((row["to"], row["first_group"]) for row in rows)]
+
     def as_run(self, visits: Sequence[tuple[int, int]]) -> tuple[Deployment, LoweredDeployment]:
         """What served in a run: the groups of all layouts that came, one after the other. `visits`
         are (layout, index of its first group), the initial one first.
         """
         first = self.plans[self.initial]
         groups, lowered, lockstep = [], [], []
+        networks: list[ClusterNetwork | None] = []
         for layout, begin in visits:
             plan = self.plans[layout]
             for group, one in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
@@ -183,6 +193,8 @@ class LayoutPlans:
                     placed = replace(placed, afd=_moved(placed.afd, begin))
                 groups.append(placed)
                 lowered.append(placed_at(one, placed))
+            network = self._numbered(plan, begin) if self.shares_links else None
+            networks += [network] * len(plan.lowered.groups)
             lockstep += [
                 replace(one, groups=tuple(begin + index for index in one.groups))
                 for one in plan.lowered.lockstep_groups
@@ -192,11 +204,23 @@ class LayoutPlans:
             for node in first.deployment.nodes
         )
         deployment = replace(first.deployment, nodes=nodes, groups=tuple(groups))
+        of_first = first.lowered.accounting
+        disabled = () if of_first.part_power else ("pim_power",)
+        account = replace(accounting(deployment, lowered, disabled), cost=of_first.cost)
         return deployment, replace(
             first.lowered,
             groups=tuple(lowered),
             lockstep_groups=tuple(lockstep),
+            accounting=account,
+            network=first.network if self.shares_links else None,
+            layouts=self,
+            networks=tuple(networks),
         )
+
+    def _numbered(self, plan: LayoutPlan, begin: int) -> ClusterNetwork:
+        """The network where the layout's groups come from `begin` on, and nobody else is there."""
+        devices, kv = (((),) * begin + of for of in (plan.network.devices, plan.network.kv))
+        return replace(plan.network, devices=devices, kv=kv)
 
 
 def _moved(role: AfdRole, begin: int) -> AfdRole:
@@ -228,13 +252,8 @@ def plan_layouts(
     decide: Callable[[], Decision] | None = None,
 ) -> LayoutPlans:
     """The plans with the costs of every switch between two of them."""
-    moves = tuple(
-        tuple(
-            weight_moves(before, after) if cost.weights == "links" else WeightMoves()
-            for after in plans
-        )
-        for before in plans
-    )
+    made = {"links": weight_moves, "host": _from_the_host, "cached": lambda *_: WeightMoves()}
+    moves = tuple(tuple(made[cost.weights](before, after) for after in plans) for before in plans)
     weights_ps = tuple(
         tuple(_weights_ps(cost, row[j], plans[j]) for j in range(len(plans))) for row in moves
     )
@@ -254,6 +273,15 @@ def plan_layouts(
 def largest_shard(plan: LayoutPlan) -> int:
     """Bytes of weights of the device that holds most."""
     return max(_Shard.of(one, 0).total for one in plan.lowered.groups)
+
+
+def _from_the_host(_: LayoutPlan, after: LayoutPlan) -> WeightMoves:
+    """Every device loads its shard from its host."""
+    counts: list[dict[str, int]] = []
+    for holders in _holders_by_group(after):
+        size = sum(one.shard.bytes_of(one.stage) for one in holders)
+        counts.append({"host_bytes": size, "memory_bytes": size})
+    return WeightMoves(by_group=tuple(counts))
 
 
 def _weights_ps(cost: Reconfiguration, moves: WeightMoves, after: LayoutPlan) -> int:
@@ -414,7 +442,11 @@ class _Holder:
 
 def _holders(plan: LayoutPlan) -> list[_Holder]:
     """What each device holds, in the order of the devices."""
-    found: list[_Holder] = []
+    return [one for holders in _holders_by_group(plan) for one in holders]
+
+
+def _holders_by_group(plan: LayoutPlan) -> list[list[_Holder]]:
+    found: list[list[_Holder]] = []
     members: dict[str, int] = defaultdict(int)
     shards: dict[tuple[int, int], _Shard] = {}
     kinds: dict[tuple[int, int, int], _Holder] = {}
@@ -424,10 +456,11 @@ def _holders(plan: LayoutPlan) -> list[_Holder]:
             member = members[group.dp_group]
             members[group.dp_group] += 1
         shard = shards.setdefault((id(lowered.operators), member), _Shard.of(lowered, member))
+        found.append([])
         for stage in range(len(shard.stages)):
             for rank in range(shard.stage_ranks):
                 kind = (id(shard), stage, rank)
-                found.append(kinds.setdefault(kind, _Holder(shard, stage, rank)))
+                found[-1].append(kinds.setdefault(kind, _Holder(shard, stage, rank)))
     return found
 
 
@@ -441,6 +474,8 @@ class _Ports:
         self._carried: dict[tuple[bool, int, str], int] = defaultdict(int)
         self.moved: dict[bool, int] = {True: 0, False: 0}
         """Bytes by whether both devices are in one server."""
+        self.by_device: dict[int, Counter[str]] = defaultdict(Counter)
+        """What moves for each device, by fields of `llmsim.core.Traffic`."""
 
     def near(self, source: int, target: int) -> bool:
         """Whether two devices are in one server."""
@@ -450,10 +485,25 @@ class _Ports:
         """Those from which a device gets bytes first."""
         return [one for one in sources if self.near(one, target)] or sources
 
+    def _count(self, source: int, target: int, count: int) -> None:
+        """Inside a server the sender has the links' bytes; else both ends have their cards'."""
+        near = self.near(source, target)
+        self.moved[near] += count
+        for device in (source, target):
+            self.by_device[device]["memory_bytes"] += count
+            if not near:
+                self.by_device[device]["nic_bytes"] += count
+        if near:
+            self.by_device[source]["link_bytes"] += count
+
+    def keep(self, device: int, count: int) -> None:
+        """Adds what a device reads and writes again in its own memory."""
+        self.by_device[device]["memory_bytes"] += 2 * count
+
     def move(self, source: int, target: int, count: int) -> None:
         """Adds a flow between two devices."""
         near = self.near(source, target)
-        self.moved[near] += count
+        self._count(source, target, count)
         self._carried[near, source, "out"] += count
         self._carried[near, target, "in"] += count
 
@@ -487,7 +537,7 @@ class _RoutedPorts(_Ports):
 
     def move(self, source: int, target: int, count: int) -> None:
         """Adds a flow to each link of its route."""
-        self.moved[self.near(source, target)] += count
+        self._count(source, target, count)
         route = self._route(source, target)
         for link in route:
             self._on[link] += count
@@ -533,6 +583,7 @@ def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
         need = holder.shard.bytes_of(holder.stage)
         own = _held(common, old[device], holder)
         kept, most_kept = kept + own, max(most_kept, own)
+        ports.keep(device, own)
         for kind, source in sorted(kinds.items(), key=lambda one: replicas[one[0]][0]):
             if need <= own:
                 break
@@ -545,6 +596,7 @@ def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
             ports.move(choices[turn % len(choices)], device, count)
         turn += 1
     same = before is after or all(a == b for a, b in zip(old, new, strict=True))
+    by_group = [] if same else _by_group(after, ports)
     memory = after.lowered.groups[0].memory_bytes_per_s
     return WeightMoves(
         ports.moved[True],
@@ -552,7 +604,17 @@ def weight_moves(before: LayoutPlan, after: LayoutPlan) -> WeightMoves:
         kept,
         ports.busiest_ps(),
         0 if same else _ps(2 * most_kept, memory),
+        tuple(by_group),
     )
+
+
+def _by_group(plan: LayoutPlan, ports: _Ports) -> list[Counter[str]]:
+    found, first = [], 0
+    for group in plan.lowered.groups:
+        devices = range(first, first + group.info.num_devices)
+        found.append(sum((ports.by_device[device] for device in devices), Counter[str]()))
+        first += group.info.num_devices
+    return found
 
 
 def _held(common: dict[tuple[int, int], int], old: _Holder, new: _Holder) -> int:

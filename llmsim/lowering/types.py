@@ -136,6 +136,12 @@ class LoweredDeployment:
     """What each token of an answer takes beside the engine, before its client has it."""
     unlike_published: tuple[str, ...] = ()
     """Features that no published server has whose figures the error interval is learnt from."""
+    networks: tuple[ClusterNetwork | None, ...] = ()
+    """Of each group, `network` with the groups of its layout on it; empty without layouts."""
+
+    def network_of(self, group: int) -> ClusterNetwork | None:
+        """What the group shares with others, and who is where on it while the group is there."""
+        return self.networks[group] if self.networks else self.network
 
     def operator(self, group: int, index: int) -> tuple[str, str]:
         """(name, source) of an operator of a group's program."""

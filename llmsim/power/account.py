@@ -49,6 +49,8 @@ class GroupUse:
     """Of operators whose energy a cost table states, on all devices."""
     known_device_ps: int = 0
     """How long devices ran them: they draw no active power beside it."""
+    here_ps: tuple[int, int] | None = None
+    """When the devices are the group's, where layouts take turns; None: in the whole window."""
 
 
 def account(
@@ -102,6 +104,8 @@ class _Account:
     load: Load
     by_component: Mapping[str, int]
     """Energy of its bytes by component; the accelerators' states are not in it."""
+    device_ps: int
+    """Of all devices of the group, how long they are its own in the window."""
 
 
 def _group(
@@ -112,9 +116,10 @@ def _group(
     if spec is None:
         return None
     power, devices = spec.accelerators[plan.hardware_of_group[index]], plan.devices_of_group[index]
+    here = _clipped(_span(use.here_ps or window_ps), window_ps)
     active = _clipped(union(use.step_start_ps, use.step_end_ps), window_ps)
-    standby = after_each(active, power.standby_ps, window_ps[1])
-    idle_ps = window_ps[1] - window_ps[0] - active.total_ps - standby.total_ps
+    standby = after_each(active, power.standby_ps, int(here.end_ps.max(initial=window_ps[0])))
+    idle_ps = here.total_ps - active.total_ps - standby.total_ps
     moved = traffic_aj(spec, power, use.traffic)
     moved["dram"] += use.computing_aj
     moved["cpu"] = use.processor_ps * spec.cpu_working_uw
@@ -132,7 +137,13 @@ def _group(
         traffic=use.traffic,
     )
     changed = {**moved, "accelerators": moved["accelerators"] + instead_aj}
-    return _Account(energy, Load(active, standby, power, devices, changed), moved)
+    load = Load(here, active, standby, power, devices, changed)
+    return _Account(energy, load, moved, devices * here.total_ps)
+
+
+def _span(ends_ps: tuple[int, int]) -> Intervals:
+    start, end = (np.array([one], np.int64) for one in ends_ps)
+    return Intervals(start, end)
 
 
 def _clipped(work: Intervals, window_ps: tuple[int, int]) -> Intervals:
@@ -188,8 +199,8 @@ def _with_shares(
     components: Sequence[Mapping[str, int] | None],
     accounts: Sequence[_Account | None],
 ) -> tuple[GroupEnergy | None, ...]:
-    """Splits what a node drew beside its groups' own over them by devices; what does not divide
-    goes to the first.
+    """Splits what a node drew beside its groups' own over them by the time of their devices; what
+    does not divide goes to the first.
     """
     groups: list[GroupEnergy | None] = [
         None if account is None else account.energy for account in accounts
@@ -199,8 +210,14 @@ def _with_shares(
         if parts is None or not mine:
             continue
         rest = sum(parts.values()) - sum(energy.total_aj for energy in mine)
-        devices = [plan.devices_of_group[energy.group] for energy in mine]
-        shares = [rest * count // sum(devices) for count in devices]
+        weights = [
+            account.device_ps
+            for account in accounts
+            if account is not None and account.energy.node == node
+        ]
+        if not sum(weights):
+            weights = [plan.devices_of_group[energy.group] for energy in mine]
+        shares = [rest * weight // sum(weights) for weight in weights]
         shares[0] += rest - sum(shares)
         for energy, share in zip(mine, shares, strict=True):
             groups[energy.group] = GroupEnergy(**{**vars(energy), "shared_aj": share})

@@ -23,6 +23,8 @@ class Load:
     component).
     """
 
+    here: Intervals
+    """When the devices are the group's."""
     active: Intervals
     standby: Intervals
     power: AcceleratorPower
@@ -95,7 +97,7 @@ def _watts(
         active = np.diff(load.active.before(edges)).astype(np.float64)
         if name == "accelerators":
             standby = np.diff(load.standby.before(edges)).astype(np.float64)
-            idle = length - active - standby
+            idle = np.diff(load.here.before(edges)).astype(np.float64) - active - standby
             power = load.power
             states = active * power.active_uw + standby * power.standby_uw + idle * power.idle_uw
             energy += load.devices * states

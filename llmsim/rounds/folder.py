@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from llmsim.export.files import atomic_writer
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
-from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
+from llmsim.export.step_graph.graph import IterationGraph, iteration_graph, refuse_without_steps
 from llmsim.export.step_graph.run_times import in_run, lost_in_exchanges_ps
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
-from llmsim.rounds.selection import GraphSelection
+from llmsim.rounds.selection import GraphSelection, check_selection
 
 if TYPE_CHECKING:
     from llmsim.lowering import LoweredGroup
@@ -63,9 +63,12 @@ def write_graphs(
 ) -> list[IndexRow]:
     """Writes the chosen steps and the index, and returns its rows.
 
-    `recorded` has an entry per group. Raises InputError for an unknown request and where a file
-    cannot be written, NotYetError for steps that have no graph.
+    `recorded` has an entry per group. Raises InputError for an unknown request or group and where a
+    file cannot be written, NotYetError for steps that have no graph.
     """
+    if selection.group is not None:
+        check_selection(selection, len(groups), recorded[0].num_requests, requests)
+        refuse_without_steps(groups, selection.group)
     selection.folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for group, steps in enumerate(recorded):

@@ -1,7 +1,6 @@
 """The steps of a run with their batches, and what moved meanwhile: what graphs are made of."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.export.step_graph.core_nodes import NodeKey, StepSpans
-from llmsim.export.step_graph.graph import Round
+from llmsim.export.step_graph.graph import Round, refuse_without_steps
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment
@@ -31,7 +30,9 @@ class RecordedSteps:
     def __init__(
         self, simulation: "_native.Simulation", deployment: LoweredDeployment, group: int
     ) -> None:
-        self._simulation, self._network = simulation, deployment.network
+        self.groups = deployment.groups
+        """All groups of the run so far."""
+        self._simulation, self._network = simulation, deployment.network_of(group)
         self._accounting = deployment.accounting
         self._group, self._members = group, members_of_round(deployment, group)
         lockstep = next((one for one in deployment.lockstep_groups if group in one.groups), None)
@@ -253,17 +254,56 @@ def members_of_round(deployment: LoweredDeployment, group: int) -> tuple[int, ..
     )
 
 
+class _Recording:
+    """A run whose steps are recorded while it goes on; groups of later layouts come as it does."""
+
+    def __init__(
+        self,
+        deployment: LoweredDeployment,
+        workload: Workload,
+        options: SimulationOptions,
+        group: int,
+    ) -> None:
+        layouts = deployment.layouts
+        asked = deployment if layouts is None else layouts.initial_with_links()
+        noted = replace(
+            options,
+            record_steps=True,
+            record_transfers=True,
+            record_rounds=layouts is not None,
+        )
+        members = members_of_round(asked, group)
+        if layouts is not None:
+            members = tuple(range(len(asked.groups)))
+        self._asked, self._errors = asked, (workload, options)
+        self.simulation = native_simulation(asked, workload, noted, recorded=members)
+
+    def go_on(self) -> bool:
+        """Whether the run has ended after some more events; raises what `simulate` raises."""
+        with errors_named(self.simulation, self._asked, *self._errors):
+            try:
+                return self.simulation.run(EVENTS_PER_BATCH)
+            except _native.Circular:
+                return True  # no iteration behind this one differs
+
+    def deployment(self) -> LoweredDeployment:
+        """With the groups of all layouts that served so far."""
+        layouts = self._asked.layouts
+        if layouts is None:
+            return self._asked
+        return layouts.as_run(layouts.visits(self.simulation))[1]
+
+
 def recorded_run(
     deployment: LoweredDeployment, workload: Workload, options: SimulationOptions, group: int
 ) -> RecordedSteps:
-    """All steps of a group; raises what `simulate` raises."""
-    recorded = replace(options, record_steps=True, record_transfers=True)
-    members = members_of_round(deployment, group)
-    simulation = native_simulation(deployment, workload, recorded, recorded=members)
-    with errors_named(simulation, deployment, workload, options), suppress(_native.Circular):
-        while not simulation.run(EVENTS_PER_BATCH):
-            pass
-    return RecordedSteps(simulation, deployment, group)
+    """All steps of a group; raises InputError where it never comes, and what `simulate` raises."""
+    recording = _Recording(deployment, workload, options, group)
+    while not recording.go_on():
+        pass
+    served = recording.deployment()
+    _check_group(served, group)
+    return RecordedSteps(recording.simulation, served, group)
 
 
 def round_of(
@@ -279,22 +319,42 @@ def round_of(
     Runs until that iteration. Raises InputError when the run ends before it, and what `simulate`
     raises.
     """
-    recorded = replace(options, record_steps=True, record_transfers=True)
-    members = members_of_round(deployment, group)
-    simulation = native_simulation(deployment, workload, recorded, recorded=members)
+    return steps_until(deployment, workload, options, group, iteration).round(iteration)
+
+
+def steps_until(
+    deployment: LoweredDeployment,
+    workload: Workload,
+    options: SimulationOptions,
+    group: int,
+    iteration: int,
+) -> RecordedSteps:
+    """The steps of a group until one of its iterations has ended; raises what `round_of` raises."""
+    recording = _Recording(deployment, workload, options, group)
     done, count = False, 0
     while not done:
-        with errors_named(simulation, deployment, workload, options):
-            try:
-                done = simulation.run(EVENTS_PER_BATCH)
-            except _native.Circular:
-                done = True  # no iteration behind this one differs
-        steps = RecordedSteps(simulation, deployment, group)
+        done = recording.go_on()
+        served = recording.deployment()
+        if group >= len(served.groups):
+            continue
+        steps = RecordedSteps(recording.simulation, served, group)
         # A step is in the table when it begins; KV may land until it ends.
-        if steps.has(iteration) and (done or simulation.now_ps >= steps.times_ps(iteration)[1]):
-            return steps.round(iteration)
+        now_ps = recording.simulation.now_ps
+        if steps.has(iteration) and (done or now_ps >= steps.times_ps(iteration)[1]):
+            return steps
         count = len(steps.worked)
+    _check_group(served, group)
     raise InputError(
         f"group {group} ran {count} iterations; there is no iteration {iteration}, the last one is "
         f"{count - 1}"
     )
+
+
+def _check_group(served: LoweredDeployment, group: int) -> None:
+    if group >= len(served.groups):
+        raise InputError(
+            f"group is {group}; the run had the groups 0 to {len(served.groups) - 1}",
+            field="group",
+            value=group,
+        )
+    refuse_without_steps(served.groups, group)

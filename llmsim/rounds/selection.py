@@ -56,10 +56,15 @@ class GraphSelection:
 
 
 def check_selection(
-    selection: GraphSelection, num_groups: int, num_requests: int, requests: Sequence[str] | None
+    selection: GraphSelection,
+    num_groups: int | None,
+    num_requests: int,
+    requests: Sequence[str] | None,
 ) -> None:
-    """Raises InputError where a selection names a group or a request that there is not."""
-    if selection.group is not None and selection.group >= num_groups:
+    """Raises InputError where a selection names a group or a request that there is not; how many
+    groups there will be is unknown (None) where layouts take turns.
+    """
+    if num_groups is not None and selection.group is not None and selection.group >= num_groups:
         raise InputError(
             f"--graphs: group is {selection.group}; the cluster has the groups 0 to "
             f"{num_groups - 1}"

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmsim.config.cluster_file.devices import CpuMemory, CxlMemory, NodePower, Processors, Storage
+from llmsim.config.cluster_file.devices import CxlMemory, Host, Storage
 from llmsim.config.cluster_file.dialect import check_expert_ranks
 from llmsim.config.cluster_file.instance import Instance, Placement
 from llmsim.config.cluster_file.json_positions import Location
@@ -37,7 +37,6 @@ from llmsim.config.fields import (
     LatencyPerDimension,
     Name,
     PositiveCount,
-    PricePerHour,
     PricePerKwh,
     Section,
     SloClass,
@@ -45,37 +44,15 @@ from llmsim.config.fields import (
 )
 
 
-class Node(Section):
+class Node(Host):
     """One host with its instances."""
 
     num_instances: PositiveCount | None = Field(
         default=None, description="Length of instances, as a check."
     )
-    cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
-    storage: Storage | None = Field(
-        default=None, description="The node's own storage, on its switch."
-    )
     instances: tuple[Instance, ...] = Field(
         min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
     )
-    cpu: Processors | None = Field(
-        default=None,
-        description="The node's processors, which operators may run on (operator_devices).",
-    )
-    power: NodePower | None = Field(default=None, description="What the node draws.")
-    price_per_hour: PricePerHour = Field(
-        default=0.0,
-        description="Price of the node beside its devices, where devices are priced without it.",
-    )
-
-    @model_validator(mode="after")
-    def _dimms_have_a_memory(self) -> Self:
-        if self.power is not None and self.power.dram is not None and self.cpu_mem is None:
-            raise broken_rule(
-                ("power", "dram"),
-                "is given, but the node has no cpu_mem to count its DIMMs by; add it",
-            )
-        return self
 
     @model_validator(mode="after")
     def _count_matches(self) -> Self:
@@ -440,13 +417,6 @@ def serving(cluster: Cluster, layout: str) -> Cluster:
 
 
 def _layout_node(cluster: Cluster, instances: list[LayoutInstance]) -> Node:
-    given = cluster.node
-    return Node.model_construct(
-        num_instances=None,
-        cpu_mem=None if given is None else given.cpu_mem,
-        storage=None if given is None else given.storage,
-        instances=tuple(instances),
-        cpu=None,
-        power=None,
-        price_per_hour=0.0,
-    )
+    host = cluster.node or Host()
+    given = {name: getattr(host, name) for name in Host.model_fields}
+    return Node.model_construct(num_instances=None, instances=tuple(instances), **given)

@@ -16,6 +16,7 @@ from llmsim.config.fields import (
     Name,
     PositiveCount,
     PowerW,
+    PricePerHour,
     Section,
     SizeGib,
     TimeNs,
@@ -248,3 +249,30 @@ class NodePower(Section):
     )
     nic: NicPower | None = Field(default=None, description="Network cards.")
     storage: StoragePower | None = Field(default=None, description="Storage devices.")
+
+
+class Host(Section):
+    """What a host has beside its accelerators."""
+
+    cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
+    storage: Storage | None = Field(
+        default=None, description="The node's own storage, on its switch."
+    )
+    cpu: Processors | None = Field(
+        default=None,
+        description="The node's processors, which operators may run on (operator_devices).",
+    )
+    power: NodePower | None = Field(default=None, description="What the node draws.")
+    price_per_hour: PricePerHour = Field(
+        default=0.0,
+        description="Price of the node beside its devices, where devices are priced without it.",
+    )
+
+    @model_validator(mode="after")
+    def _dimms_have_a_memory(self) -> Self:
+        if self.power is not None and self.power.dram is not None and self.cpu_mem is None:
+            raise broken_rule(
+                ("power", "dram"),
+                "is given, but the node has no cpu_mem to count its DIMMs by; add it",
+            )
+        return self

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from llmsim.config.cluster_file.devices import CpuMemory, Storage
+from llmsim.config.cluster_file.devices import Host
 from llmsim.config.cluster_file.instance import Instance
 from llmsim.config.constraints import broken_rule
 from llmsim.config.fields import BandwidthGbPerS, Name, PositiveCount, Section, TimeS
@@ -23,12 +23,10 @@ class LayoutInstance(Instance):
 LayoutInstances = Annotated[tuple[LayoutInstance, ...], Field(strict=False, max_length=1 << 16)]
 
 
-class LayoutNode(Section):
+class LayoutNode(Host):
     """What every host of the layouts is; their devices lie on hosts in order."""
 
     devices: PositiveCount = Field(default=8, description="Devices of each host.")
-    cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
-    storage: Storage | None = Field(default=None, description="Each host's own storage.")
 
 
 class Tail(Section):

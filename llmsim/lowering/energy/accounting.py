@@ -4,7 +4,7 @@ after it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from llmsim.power import (
 )
 
 if TYPE_CHECKING:
+    from llmsim.lowering.energy.stays import Stay
     from llmsim.lowering.types import LoweredGroup
 
 UW_PER_W = 1_000_000
@@ -57,10 +58,14 @@ class Accounting:
     """Per group; None without attention-FFN disaggregation."""
 
     def energy(
-        self, simulation: "_native.Simulation", requests: RequestColumns, interval_ps: int
+        self,
+        simulation: "_native.Simulation",
+        requests: RequestColumns,
+        interval_ps: int,
+        stays: Sequence["Stay"] = (),
     ) -> Energy | None:
         """The account of a run that recorded shares, from the first arrival to the end of the last
-        step.
+        step. `stays` are those of all groups, where layouts take turns.
         """
         if self.power is None:
             return None
@@ -89,6 +94,8 @@ class Accounting:
                 zip(self.groups, activities, self.traffic, strict=True)
             )
         ]
+        if stays:
+            uses = [_within(use, stay) for use, stay in zip(uses, stays, strict=True)]
         arrived = requests.arrival_ps[requests.arrival_ps >= 0]
         start_ps = int(arrived.min()) if len(arrived) else 0
         end_ps = max(
@@ -119,6 +126,19 @@ class Accounting:
                 for name, num_bytes in counts.items():
                     moved[end][name] += num_bytes
         return moved
+
+
+def _within(use: GroupUse, stay: "Stay") -> GroupUse:
+    """With what its devices do in switches, and none of the time before and after its own."""
+    loads = slice(int(stay.loaded_ps[0] < stay.loaded_ps[1]))
+    start_ps, end_ps = (np.array([time], np.int64)[loads] for time in stay.loaded_ps)
+    return replace(
+        use,
+        step_start_ps=np.concatenate([start_ps, use.step_start_ps]),
+        step_end_ps=np.concatenate([end_ps, use.step_end_ps]),
+        traffic=use.traffic.plus(**stay.moved),
+        here_ps=stay.here_ps,
+    )
 
 
 def handed_over(
@@ -300,9 +320,16 @@ def processor_ps(group: "LoweredGroup", times_ps: Mapping[int, int]) -> int:
     return each_ps * group.layout.stage_ranks // group.offload.host.sharers
 
 
+class KnownEnergy(TypedDict):
+    """Keywords of `GroupUse`."""
+
+    known_aj: int
+    known_device_ps: int
+
+
 def known_energy(
     group: "LoweredGroup", activity: Mapping[str, Any], times_ps: Mapping[int, int]
-) -> dict[str, int]:
+) -> KnownEnergy:
     """Energy and device time of the operators whose energy their cost source states, as keywords of
     `GroupUse`.
     """

@@ -63,6 +63,10 @@ std::vector<nb::dict> reconfiguration_rows(const Simulation& s) {
     row["kv_tokens"] = one.kv_tokens;
     row["kv_bytes"] = one.kv_bytes;
     row["first_group"] = one.first_group;
+    nb::list moves;
+    for (const auto& [ends, bytes] : one.kv_sent)
+      moves.append(nb::make_tuple(ends.first, ends.second, bytes));
+    row["kv_moves"] = moves;
   }
   return rows;
 }

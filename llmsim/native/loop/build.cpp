@@ -44,6 +44,7 @@ Simulation::Simulation(const SimulationConfig& config)
       sequences_(source_->output_tokens,
                  std::shared_ptr<const ContentKeys>(source_, &source_->content)),
       log_(source_->output_tokens.size()),
+      watched_(config.observers),
       series_(groups_, config.observers.series_interval),
       checks_(config.observers.check_every_step),
       horizon_(config.limits.horizon) {
@@ -61,12 +62,12 @@ Simulation::Simulation(const SimulationConfig& config)
   if (config.network) at_field("network", [&] { build_network(*config.network); });
   if (network_ && config.observers.transfers) network_->record_transfers();
   if (network_) network_->expect_end(horizon_);
-  if (config.observers.transfers)
-    for (const auto& group : groups_) group->costs().record_spans(group->config().index);
+  if (watched_.device_shares) log_.share_place.assign(sequences_.size(), 0);
+  if (watched_.device_shares && prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
+  for (const auto& group : groups_) watch(*group);
   each_at_field("contention", config.contention,
                 [this](const ContentionSpec& spec) { build_contention(spec); });
   if (config.kv_tiers) at_field("kv_tiers", [&] { build_kv_tiers(*config.kv_tiers); });
-  if (config.observers.device_shares) record_device_shares();
   build_frontend(config.frontend);
   if (config.kv_transfer)
     at_field("kv_transfer",
@@ -147,10 +148,9 @@ void Simulation::build_contention(const ContentionSpec& spec) {
   }
 }
 
-void Simulation::record_device_shares() {
-  log_.share_place.assign(sequences_.size(), 0);
-  if (prompts_) prompts_->log.share_place.assign(sequences_.size(), 0);
-  for (const auto& group : groups_) group->shares = std::make_unique<DeviceShares>();
+void Simulation::watch(Group& group) {
+  if (watched_.device_shares) group.shares = std::make_unique<DeviceShares>();
+  if (watched_.transfers) group.costs().record_spans(group.config().index);
 }
 
 Simulation::Prompts& Simulation::prompts() {
@@ -162,6 +162,7 @@ Simulation::Prompts& Simulation::prompts() {
     const auto request = static_cast<RequestId>(i);
     prompts_->sequences[request] = sequences_[request];
   }
+  prompts_->log.share_place = log_.share_place;  // a stale place is noticed
   return *prompts_;
 }
 

@@ -14,6 +14,7 @@ namespace llmsim {
 // are numbered from the first of their layout.
 struct MovedKv {
   std::int32_t from = 0, to = 0, tokens = 0;
+  std::int64_t sent_bytes = 0;  // from device to device; the rest is where it is needed already
 };
 
 // Ranks get what their layout stores from ranks that have it, over the routes of the network, all
@@ -29,10 +30,12 @@ class KvMove {
         table_of_(std::move(table_of)),
         carried_(network_.num_links()) {}
 
-  Ps time_of(const LayoutSpec& from, const LayoutSpec& to, const std::vector<MovedKv>& moved);
+  // Notes what each of them sends.
+  Ps time_of(const LayoutSpec& from, const LayoutSpec& to, std::vector<MovedKv>& moved);
 
  private:
-  void load(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes);
+  // Returns what goes between the two.
+  std::int64_t load(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes);
 
   SharedNetwork network_;  // nothing moves on it: it knows the routes
   std::vector<KvTable> tables_;

@@ -170,7 +170,12 @@ void LayoutSwitch::move_kv(const Displaced& displaced, std::int32_t first_before
     row.kv_bytes += brought.tokens * to.kv_bytes_per_token[at(target)] * to.devices[at(target)];
     moved.push_back({displaced.kv[i].group - first_before, target, brought.tokens});
   }
-  if (kv_move_) row.kv = kv_move_->time_of(from, to, moved);
+  if (!kv_move_) return;
+  row.kv = kv_move_->time_of(from, to, moved);
+  for (const MovedKv& one : moved) {
+    const std::pair ends(first_before + one.from, row.first_group + one.to);
+    if (one.sent_bytes > 0) row.kv_sent[ends] += one.sent_bytes;
+  }
 }
 
 }  // namespace llmsim

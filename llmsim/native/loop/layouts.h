@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,8 @@ struct Reconfiguration {
   std::int64_t requests = 0;  // that were in groups
   std::int64_t held = 0;      // that arrived meanwhile
   std::int64_t kv_tokens = 0, kv_bytes = 0;
+  // (group that sends, group that gets) -> bytes of KV from device to device.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> kv_sent;
   std::int32_t first_group = 0;  // of the layout that opened
 };
 

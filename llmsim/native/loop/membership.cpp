@@ -14,7 +14,7 @@ void Simulation::add_group(const GroupAddition& addition) {
     throw std::invalid_argument("group " + std::to_string(addition.spec.config.index) +
                                 " computes prompts or answers alone and needs nodes and routes");
   Group& group = make_group(addition.spec);
-  if (!log_.share_place.empty()) group.shares = std::make_unique<DeviceShares>();
+  watch(group);
   if (kv_transfers_) {
     kv_transfers_->add_group(group, addition.kv_nodes);
     kv_transfers_->add_routes(addition.kv_routes);
@@ -51,7 +51,7 @@ std::int32_t Simulation::add_layout(const LayoutSpec& layout) {
   for (GroupSpec spec : layout.groups) {
     spec.config.index = static_cast<std::int32_t>(groups_.size());
     check(spec, groups_.size(), kv_transfers_ != nullptr);
-    make_group(spec);
+    watch(make_group(spec));
   }
   start_together(layout, first);
   if (kv_transfers_) add_kv_transfers(layout, first);

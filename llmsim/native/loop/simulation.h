@@ -105,7 +105,8 @@ class Simulation final : private Membership {
   void build_contention(const ContentionSpec& spec);
   void build_kv_tiers(const KvTiersConfig& config);
   void use_tiers(Group& group);
-  void record_device_shares();
+  // Gives the group what notes its times, as far as the observers ask for it.
+  void watch(Group& group);
   RouterContext router_context(bool decode_side) const;
   void build_frontend(const FrontendConfig& config);
   void build_kv_transfers(const KvTransferConfig& config, const RouterMaker& make_router);
@@ -162,6 +163,7 @@ class Simulation final : private Membership {
   std::unique_ptr<KvTransferDelivery> kv_transfer_delivery_;
   NoCompletion no_completion_;
   std::vector<std::unique_ptr<Controller>> controllers_;
+  ObserversConfig watched_;
   SeriesRecorder series_;
   bool checks_;
   Ps horizon_;

@@ -10,8 +10,9 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.api.prepare import Prepared
-    from llmsim.export.step_graph.graph import IterationGraph, Round
+    from llmsim.export.step_graph.graph import IterationGraph
     from llmsim.export.step_graph.nodes import GraphNode
+    from llmsim.rounds.recorded import RecordedSteps
     from llmsim.rounds.shared_links import SharedLink
 
 PS_PER_S = 10**12
@@ -91,11 +92,13 @@ def command(
     _ = check_writable_folder(output) if form == "et" else check_writable(output)
     options = without_outputs(checked_options(context.args))
     prepared = prepare(options)
-    groups = prepared.lowered.groups
-    if not 0 <= group < len(groups):
-        raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(groups) - 1}")
-    refuse_without_steps(groups, group)
-    batch = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
+    first = prepared.lowered.groups
+    if group < 0 or (prepared.lowered.layouts is None and group >= len(first)):
+        raise InputError(f"--group is {group}; the cluster has the groups 0 to {len(first) - 1}")
+    if group < len(first):
+        refuse_without_steps(first, group)
+    steps, step = _chosen(prepared, group, iteration, slowest=slowest, at_s=at, request=request)
+    batch, groups = steps.round(step), steps.groups
     graph = iteration_graph(groups, group, batch)
     if options.verbose:
         engine = groups[group].engine
@@ -168,9 +171,9 @@ def _chosen(
     slowest: bool,
     at_s: float | None,
     request: str | None,
-) -> "Round":
-    """The batch of the one step that the options name."""
-    from llmsim.rounds import recorded_run, round_of
+) -> "tuple[RecordedSteps, int]":
+    """Steps of the group, and the one that the options name."""
+    from llmsim.rounds import recorded_run, steps_until
     from llmsim.rounds.selection import request_number
 
     named = {
@@ -184,7 +187,7 @@ def _chosen(
         raise InputError(f"{' and '.join(given)} exclude each other; give one of them")
     what = (prepared.lowered, prepared.workload, prepared.simulation, group)
     if not given or iteration is not None:
-        return round_of(*what, iteration or 0)
+        return steps_until(*what, iteration or 0), iteration or 0
     steps = recorded_run(*what)
     found: int | None
     if slowest:
@@ -198,7 +201,7 @@ def _chosen(
         found = next(mine, None)
     if found is None:
         raise InputError(f"{given[0]}: group {group} has no such step")
-    return steps.round(found)
+    return steps, found
 
 
 def _ranks(text: str, ranks: int) -> list[int]:
