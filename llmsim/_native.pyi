@@ -1805,6 +1805,66 @@ class KvTiersConfig:
         The next group: its pools in order of lookup (none: it has no tiers), the places of its ranks, the bytes of each.
         """
 
+class OffloadingEviction(enum.Enum):
+    LRU = 0
+
+    ARC = 1
+
+class OffloadingConfig:
+    """What a group offloads (vLLM's kv_connector_extra_config)."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that the pool in host memory holds."""
+
+    @num_chunks.setter
+    def num_chunks(self, arg: int, /) -> None: ...
+
+    @property
+    def eviction(self) -> OffloadingEviction: ...
+
+    @eviction.setter
+    def eviction(self, arg: OffloadingEviction, /) -> None: ...
+
+    @property
+    def store_threshold(self) -> int:
+        """
+        A chunk is stored when it is offered for the so manieth time; below 2: at once.
+        """
+
+    @store_threshold.setter
+    def store_threshold(self, arg: int, /) -> None: ...
+
+    @property
+    def max_tracker_size(self) -> int:
+        """Chunks whose offers are counted."""
+
+    @max_tracker_size.setter
+    def max_tracker_size(self, arg: int, /) -> None: ...
+
+    @property
+    def blocks_per_chunk(self) -> int: ...
+
+    @blocks_per_chunk.setter
+    def blocks_per_chunk(self, arg: int, /) -> None: ...
+
+    @property
+    def prompt_only(self) -> bool:
+        """Chunks of answers are not stored."""
+
+    @prompt_only.setter
+    def prompt_only(self, arg: bool, /) -> None: ...
+
+class OffloadingGroup:
+    """A group's KV in host memory."""
+
+    def __init__(self, config: OffloadingConfig, ranks: Sequence[int], host: int, bytes_per_token: Sequence[int], bytes_stored_per_token: Sequence[int]) -> None:
+        """
+        The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a token that each loads and stores.
+        """
+
 class PoolsBelow:
     """What a scheduler in Python sees of the pools of KV below its group."""
 
@@ -1823,6 +1883,20 @@ class PoolsBelow:
     @property
     def parks(self) -> bool:
         """Whether who takes something is parked until it is there."""
+
+class CopiesBelow:
+    """What a scheduler in Python that offloads KV calls for its copies."""
+
+    def load(self, job: int, request: int, tokens: int) -> None:
+        """
+        A copy of so many tokens from host memory; jobs have ever larger numbers.
+        """
+
+    def store(self, job: int, request: int, tokens: int) -> None:
+        """A copy of so many tokens to host memory."""
+
+    def flush(self, job: int) -> None:
+        """The step that is formed waits for this store."""
 
 class TriggerKind(enum.Enum):
     """What a switch of layouts waits for."""
@@ -2006,7 +2080,7 @@ class Limits:
 class SimulationConfig:
     """Everything that a simulation is made of."""
 
-    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None, layouts: LayoutsConfig | None = None) -> None:
+    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None, layouts: LayoutsConfig | None = None, kv_offloading: Sequence[OffloadingGroup] = []) -> None:
         """
         source: the workload, or None where `live` says that requests come while the simulation runs.
         """

@@ -393,7 +393,8 @@ void bind_simulation_config(nb::module_& m) {
              const KvTiersConfig* kv_tiers, const KvTransferConfig* kv_transfer,
              const FrontendConfig* frontend, const ObserversConfig* observers,
              const LimitsConfig* limits, std::vector<ControllerMaker> controllers,
-             const LiveConfig* live, const LayoutsConfig* layouts) {
+             const LiveConfig* live, const LayoutsConfig* layouts,
+             std::vector<OffloadingGroup> kv_offloading) {
             new (config) SimulationConfig{
                 std::move(source),
                 copied(live),
@@ -402,6 +403,7 @@ void bind_simulation_config(nb::module_& m) {
                 copied(network),
                 std::move(contention),
                 copied(kv_tiers),
+                std::move(kv_offloading),
                 copied(kv_transfer),
                 copied(frontend).value_or(FrontendConfig{}),
                 copied(observers).value_or(ObserversConfig{}),
@@ -415,6 +417,7 @@ void bind_simulation_config(nb::module_& m) {
           "frontend"_a.none() = nb::none(), "observers"_a.none() = nb::none(),
           "limits"_a.none() = nb::none(), "controllers"_a = nb::list(),
           "live"_a.none() = nb::none(), "layouts"_a.none() = nb::none(),
+          "kv_offloading"_a = nb::list(),
           "source: the workload, or None where `live` says that requests come while the simulation "
           "runs.");
 }

@@ -75,8 +75,8 @@ nb::dict group_activity(const Group& group) {
   d["end_ps"] = to_array(group.output_times());
   d["scheduled_tokens"] = group.scheduled_tokens();
   nb::list tiers;
-  if (group.tiers() != nullptr)
-    for (const auto& [pool, bytes] : group.tiers()->moved())
+  if (group.moves() != nullptr)
+    for (const auto& [pool, bytes] : group.moves()->moved())
       tiers.append(nb::make_tuple(pool, bytes));
   d["tier_bytes"] = tiers;
   d["share_request"] = to_array(group.shares ? group.shares->request : std::vector<RequestId>{});

@@ -69,6 +69,7 @@ void bind_network(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
+void bind_kv_offloading(nb::module_& m);
 void bind_pools_below(nb::module_& m);
 void bind_offload(nb::module_& m);
 void bind_afd(nb::module_& m);

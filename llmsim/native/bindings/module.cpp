@@ -183,6 +183,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_routing(m);
   llmsim::bind_policies(m);
   llmsim::bind_kv_tiers(m);
+  llmsim::bind_kv_offloading(m);
   llmsim::bind_pools_below(m);
   llmsim::bind_membership(m);
   llmsim::bind_live_config(m);

@@ -6,6 +6,7 @@
 #include "group/lockstep_group.h"
 #include "group/observer.h"
 #include "kv/kv_tiers.h"
+#include "kv/offloading/copies.h"
 
 namespace llmsim {
 
@@ -260,7 +261,7 @@ void Group::check(Ps now) const {
   if (!scheduler_->pool_consistent())
     throw Violated("invariant 4: the KV blocks of group " + std::to_string(config_.index) +
                    " do not add up" + when);
-  if (tiers_ != nullptr && !tiers_->consistent())
+  if (moves_ != nullptr && !moves_->consistent())
     throw Violated(
         "invariant 4: the chunks of the KV tiers, and what is on its way to and from "
         "them, do not add up" +
@@ -384,11 +385,11 @@ void Group::run_next(Ps now) {
 // Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {
   next_slot().opened = now;
-  return gated_ = tiers_ != nullptr && !tiers_->open();
+  return gated_ = moves_ != nullptr && !moves_->open();
 }
 
 bool Group::open_gate(Ps now) {
-  if (!gated_ || !tiers_->open()) return false;
+  if (!gated_ || !moves_->open()) return false;
   gated_ = false;
   next_slot().opened = now;
   return true;
@@ -399,13 +400,20 @@ void Group::log_keys(KeyLog* log) {
   if (PrefixEvents* events = scheduler_->prefix_events()) events->log_keys(log);
 }
 
-void Group::use_tiers(GroupTiers* tiers, bool parks) {
+void Group::use_tiers(GroupTiers& tiers, bool parks) {
   TieredKv* tiered = scheduler_->tiered_kv();
   if (tiered == nullptr) throw std::invalid_argument("this scheduler has no KV tiers");
   if (parks && !tiered->may_park())
     throw std::invalid_argument("this scheduler does not park who recalls KV");
-  tiers_ = tiers;
-  tiered->use_tiers(tiers);
+  moves_ = &tiers;
+  tiered->use_tiers(&tiers);
+}
+
+void Group::use_offloading(const OffloadingConfig& config, GroupCopies& copies) {
+  OffloadedKv* offloaded = scheduler_->offloaded_kv();
+  if (offloaded == nullptr) throw std::invalid_argument("this scheduler offloads no KV");
+  moves_ = &copies;
+  offloaded->use_offloading(config, copies);
 }
 
 void Group::hear_of_moved(Ps launched, Ps now) {
@@ -495,7 +503,8 @@ bool Group::build_batch(Ps now) {
     scheduler_->schedule(now, slot.batch);
     building_ = false;
     if (!slot.batch.preempted.empty()) note_preempting_step();
-    if (tiers_ != nullptr) tiers_->start(now);
+    if (moves_ != nullptr)
+      moves_->formed(now, static_cast<std::int32_t>(num_in_flight_), !slot.batch.empty());
     if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
     if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
@@ -603,12 +612,13 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     scheduler_->update(slot.batch, finished);
-    if (tiers_ != nullptr) tiers_->start(now);
+    if (moves_ != nullptr) moves_->step_ended(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
   } else {
+    if (moves_ != nullptr) moves_->step_ended(now);
     hear_of_moved(hears_until(slot, now), now);
   }
   last_ = oldest_;

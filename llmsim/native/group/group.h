@@ -14,6 +14,7 @@
 #include "group/api_server.h"
 #include "group/completion.h"
 #include "group/observers.h"
+#include "kv/group_moves.h"
 #include "kv/key_log.h"
 #include "request/request_log.h"
 #include "scheduler/scheduler.h"
@@ -199,9 +200,12 @@ class Group final : public Entity, public StepSink {
   // Pools of KV below the group's own: a batch waits for what it recalls, or, where recalling
   // requests are to be parked (`parks`), goes without them. Throws std::invalid_argument for a
   // scheduler that cannot do that.
-  void use_tiers(GroupTiers* tiers, bool parks);
+  void use_tiers(GroupTiers& tiers, bool parks);
+  // The same for a pool in host memory under vLLM's own rules.
+  void use_offloading(const OffloadingConfig& config, GroupCopies& copies);
 
-  const GroupTiers* tiers() const { return tiers_; }
+  // Null: nothing is below it.
+  const GroupMoves* moves() const { return moves_; }
   bool idle() const { return num_in_flight_ == 0; }
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
@@ -409,7 +413,7 @@ class Group final : public Entity, public StepSink {
   std::size_t place_ = 0;  // among its members
   bool has_offer_ = false;
   bool building_ = false;
-  GroupTiers* tiers_ = nullptr;
+  GroupMoves* moves_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kv/tiers_below.h"
+
 namespace llmsim {
 
 KvCache::KvCache(const KvCacheConfig& config, SequenceTable& sequences)
@@ -142,53 +144,39 @@ void KvCache::register_slow(RequestId request, std::int32_t tokens) {
   }
 }
 
-void KvCache::use_tiers(GroupTiers* tiers) {
+void KvCache::prepare_below() {
   if (!config_.prefix_caching) throw std::invalid_argument("KV tiers need the prefix cache");
   if (tables_) throw std::invalid_argument("KV tiers need layers of one kind");
   // Connectors keep the keys that cover a block and nothing behind it.
   config_.drops_last_hit |= config_.key_lookahead > 0;
   config_.key_lookahead = 0;
-  if (tiers->chunk_tokens() % config_.block_size != 0)
-    throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers->chunk_tokens()) +
+}
+
+void KvCache::use_tiers(GroupTiers& tiers) {
+  prepare_below();
+  if (tiers.chunk_tokens() % config_.block_size != 0)
+    throw std::invalid_argument("a chunk of KV of " + std::to_string(tiers.chunk_tokens()) +
                                 " tokens is not whole blocks of " +
                                 std::to_string(config_.block_size));
-  tiers_ = tiers;
-  chunk_blocks_ = tiers->chunk_tokens() / config_.block_size;
-  if (tiers->write() == TierWrite::kBack)
+  chunk_blocks_ = tiers.chunk_tokens() / config_.block_size;
+  below_ = std::make_unique<TiersBelow>(tiers, sequences_,
+                                        [this](RequestId request, std::int32_t chunk) {
+                                          return key_of(request, (chunk + 1) * chunk_blocks_ - 1);
+                                        });
+  if (tiers.write() == TierWrite::kBack)
     pool_.on_drop(
-        [tiers](Key key, std::int32_t chunk) { tiers->store(key, chunk, /*gate=*/true); });
+        [&tiers](Key key, std::int32_t chunk) { tiers.store(key, chunk, /*gate=*/true); });
 }
 
-Key KvCache::chunk_key(RequestId request, std::int32_t chunk) const {
-  return key_of(request, (chunk + 1) * chunk_blocks_ - 1);
-}
-
-std::int32_t KvCache::find_below(RequestId request, std::int32_t cached) const {
-  if (tiers_ == nullptr) return 0;
-  const std::int32_t size = tiers_->chunk_tokens();
-  std::int32_t chunk = cached / size;
-  while ((chunk + 1) * size < sequences_[request].num_tokens &&
-         tiers_->holds(chunk_key(request, chunk)))
-    ++chunk;
-  return std::max(0, chunk * size - cached);
-}
-
-void KvCache::recall(RequestId request, std::int32_t hit, std::int32_t recalled) {
-  if (tiers_ == nullptr) return;
-  const std::int32_t size = tiers_->chunk_tokens();
-  if (tiers_->write() == TierWrite::kSelective) store(request, 0, hit);
-  for (std::int32_t from = hit; from < hit + recalled;) {
-    const std::int32_t chunk = from / size, end = (chunk + 1) * size;
-    tiers_->recall({chunk_key(request, chunk), 0, chunk}, end - from);
-    from = end;
-  }
-  if (((hit + recalled) / size + 1) * size < sequences_[request].num_tokens) tiers_->missed();
-}
-
-void KvCache::store(RequestId request, std::int32_t before, std::int32_t after) {
-  const std::int32_t size = tiers_->chunk_tokens();
-  for (std::int32_t chunk = before / size; (chunk + 1) * size <= after; ++chunk)
-    tiers_->store(chunk_key(request, chunk), chunk, /*gate=*/false);
+const OffloadingConnector& KvCache::use_offloading(const OffloadingConfig& config,
+                                                   GroupCopies& copies) {
+  prepare_below();
+  auto connector = std::make_unique<OffloadingConnector>(
+      config, config_.block_size, sequences_,
+      [this](RequestId request, std::int32_t block) { return key_of(request, block); }, copies);
+  const OffloadingConnector& made = *connector;
+  below_ = std::move(connector);
+  return made;
 }
 
 void KvCache::keep_findable(const Sequence& sequence) {

@@ -11,7 +11,9 @@
 
 #include "kv/block_pool.h"
 #include "kv/hybrid_kv_cache.h"
+#include "kv/kv_below.h"
 #include "kv/kv_tiers.h"
+#include "kv/offloading/connector.h"
 #include "request/sequence_table.h"
 
 namespace llmsim {
@@ -135,29 +137,18 @@ class KvCache {
   void give_back(const std::vector<BlockId>& blocks);
   void log_keys(KeyLog* log) { pool_.log_keys(log); }
 
-  // Pools below the device's; null: none. Throws std::invalid_argument where their chunks are not
-  // whole blocks.
-  void use_tiers(GroupTiers* tiers);
-  // Tokens after the first `cached` that the tiers hold, at most up to the last but one token.
-  std::int32_t find_below(RequestId request, std::int32_t cached) const;
-  // The request, just admitted, hits `hit` tokens here and takes the next `recalled` from the
-  // tiers.
-  void recall(RequestId request, std::int32_t hit, std::int32_t recalled);
-  // Whether who takes something from the tiers is parked until it is there.
-  bool parks() const { return tiers_ != nullptr && tiers_->parks(); }
-  // Of a chunk of the tiers.
-  std::int32_t chunk_tokens() const { return chunk_blocks_ * config_.block_size; }
-  // The same for a request that is parked, with `allocate`.
+  // Pools below the device's. Throws std::invalid_argument where their chunks are not whole blocks.
+  void use_tiers(GroupTiers& tiers);
+  // The same for a pool in host memory under vLLM's own rules; valid for as long as the cache.
+  const OffloadingConnector& use_offloading(const OffloadingConfig& config, GroupCopies& copies);
+  KvBelow& below() { return *below_; }
+  const KvBelow& below() const { return *below_; }
+  // Takes blocks for a request that is parked until `recalled` tokens have come from below.
   void load(RequestId request, std::int32_t hit, std::int32_t recalled, std::int32_t slots,
             const std::vector<BlockId>& hits) {
-    tiers_->open_load(request);
-    recall(request, hit, recalled);
+    below_->begin_load(request, hit, recalled);
     allocate(request, slots, hits);
-    tiers_->close_load();
-  }
-  // The KV of tokens from `before` to `after` has been computed.
-  void computed(RequestId request, std::int32_t before, std::int32_t after) {
-    if (tiers_ != nullptr && tiers_->write() == TierWrite::kThrough) store(request, before, after);
+    below_->end_load(request, hit, recalled);
   }
 
   // The key of a block's content, and of the prefix before it.
@@ -165,7 +156,6 @@ class KvCache {
     return key_of(request, block, config_.block_size);
   }
 
-  bool has_tiers() const { return tiers_ != nullptr; }
   const BlockPool& pool() const { return pool_; }
   const KvCacheConfig& config() const { return config_; }
   std::int32_t usable_blocks() const { return config_.num_blocks - 1; }
@@ -195,16 +185,16 @@ class KvCache {
   bool shareable(RequestId request, std::int32_t piece, std::int32_t size) const;
   Key key_of(RequestId request, std::int32_t piece, std::int32_t size) const;
   std::int32_t key_tokens() const { return tables_ ? tables_->key_tokens() : config_.block_size; }
-  Key chunk_key(RequestId request, std::int32_t chunk) const;
-  void store(RequestId request, std::int32_t before, std::int32_t after);
+  // Throws std::invalid_argument where nothing can be below.
+  void prepare_below();
 
   KvCacheConfig config_;
   SequenceTable& sequences_;
   BlockPool pool_;
   std::optional<KvTables> tables_;  // of models whose layers keep different parts of a sequence
   std::vector<Key> keys_;           // scratch
-  GroupTiers* tiers_ = nullptr;
-  std::int32_t chunk_blocks_ = 0;  // of the tiers
+  std::unique_ptr<KvBelow> below_ = std::make_unique<NothingBelow>();
+  std::int32_t chunk_blocks_ = 0;  // of tiers that hear of the ends of chunks
 };
 
 }  // namespace llmsim

@@ -26,6 +26,7 @@
 
 #include "base/columns.h"
 #include "base/types.h"
+#include "kv/group_moves.h"
 #include "kv/tier_pool.h"
 #include "network/shared_network.h"
 
@@ -81,9 +82,9 @@ struct TierSeries {
 
 class KvTiers;
 
-// What a group's KV cache and loop call. What is asked for until `start` belongs to the batch being
-// built, or, between `open_load` and `close_load`, to a request that is parked.
-class GroupTiers {
+// What a group's KV cache and loop call. What is asked for until a step is `formed` belongs to the
+// batch being built, or, between `open_load` and `close_load`, to a request that is parked.
+class GroupTiers final : public GroupMoves {
  public:
   GroupTiers(KvTiers& tiers, std::int32_t group) : tiers_(tiers), group_(group) {}
 
@@ -105,18 +106,20 @@ class GroupTiers {
   }
   void close_load() { loading_ = false; }
 
-  // Starts what was asked for.
-  void start(Ps now);
-  // Recounts all pools (invariant 4). O(chunks).
-  bool consistent() const;
-  // Whether all that the batch waits for has landed.
-  bool open() const { return gates_ == 0; }
-  // Bytes to and from each pool, by (pool, bytes); what a pool hands on to the next counts for
-  // both.
-  const std::vector<std::pair<std::int32_t, std::int64_t>>& moved() const { return moved_; }
+  // What is asked for starts at once.
+  void formed(Ps now, std::int32_t, bool) override { start(now); }
+  void step_ended(Ps now) override { start(now); }
+  // Recounts all pools. O(chunks).
+  bool consistent() const override;
+  bool open() const override { return gates_ == 0; }
+  // What a pool hands on to the next counts for both.
+  const std::vector<std::pair<std::int32_t, std::int64_t>>& moved() const override {
+    return moved_;
+  }
 
  private:
   friend class KvTiers;
+  void start(Ps now);
   void count(std::int32_t pool, std::int64_t bytes);
 
   struct Piece {

@@ -68,6 +68,8 @@ Simulation::Simulation(const SimulationConfig& config)
   each_at_field("contention", config.contention,
                 [this](const ContentionSpec& spec) { build_contention(spec); });
   if (config.kv_tiers) at_field("kv_tiers", [&] { build_kv_tiers(*config.kv_tiers); });
+  if (!config.kv_offloading.empty())
+    at_field("kv_offloading", [&] { build_offloading(config.kv_offloading); });
   build_frontend(config.frontend);
   if (config.kv_transfer)
     at_field("kv_transfer",
@@ -133,7 +135,23 @@ void Simulation::build_kv_tiers(const KvTiersConfig& config) {
 
 void Simulation::use_tiers(Group& group) {
   GroupTiers* tiers = kv_tiers_->of(group.config().index);
-  if (tiers != nullptr) group.use_tiers(tiers, kv_tiers_->parks());
+  if (tiers != nullptr) group.use_tiers(*tiers, kv_tiers_->parks());
+}
+
+void Simulation::build_offloading(const std::vector<OffloadingGroup>& groups) {
+  OffloadingCopies::Callbacks callbacks;
+  callbacks.opened = [this](std::int32_t group) { groups_[at(group)]->schedule_now(now()); };
+  callbacks.ended = [this](std::int32_t group, RequestId request, bool load) {
+    Group& mover = *groups_[at(group)];
+    load ? mover.loaded(request, now()) : mover.transferred(request, now());
+    mover.wake_if_idle(now());
+  };
+  offloading_copies_ = std::make_unique<OffloadingCopies>(*network_, std::move(callbacks));
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    offloading_copies_->add_group(groups[i].copies);
+    GroupCopies* copies = offloading_copies_->of(static_cast<std::int32_t>(i));
+    if (copies != nullptr) groups_[i]->use_offloading(groups[i].config, *copies);
+  }
 }
 
 void Simulation::build_contention(const ContentionSpec& spec) {

@@ -191,7 +191,7 @@ void Simulation::refuse_removal(const Group& group, Removal removal) const {
     throw std::invalid_argument(name + " runs in lock-step with others and can only be drained");
   if (group.config().role != Role::kBoth)
     throw std::invalid_argument(name + " sends or gets KV and can only be drained");
-  if (group.tiers() != nullptr)
+  if (group.moves() != nullptr)
     throw std::invalid_argument(name + " recalls KV from tiers and can only be drained");
 }
 

@@ -107,6 +107,7 @@ class Simulation final : private Membership {
   void use_tiers(Group& group);
   // Gives the group what notes its times, as far as the observers ask for it.
   void watch(Group& group);
+  void build_offloading(const std::vector<OffloadingGroup>& groups);
   RouterContext router_context(bool decode_side) const;
   void build_frontend(const FrontendConfig& config);
   void build_kv_transfers(const KvTransferConfig& config, const RouterMaker& make_router);
@@ -157,6 +158,7 @@ class Simulation final : private Membership {
   std::unique_ptr<SharedNetwork> network_;
   std::unique_ptr<NetworkEvents> network_events_;
   std::unique_ptr<KvTiers> kv_tiers_;
+  std::unique_ptr<OffloadingCopies> offloading_copies_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<Clients> clients_;
   std::unique_ptr<KvTransfers> kv_transfers_;

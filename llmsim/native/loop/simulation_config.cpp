@@ -125,6 +125,7 @@ void check_network(const SimulationConfig& config) {
   if (config.network) return;
   if (!config.contention.empty()) refuse("contention", "shared links need the network");
   if (config.kv_tiers) refuse("kv_tiers", "KV tiers need the network");
+  if (!config.kv_offloading.empty()) refuse("kv_offloading", "KV offloading needs the network");
   if (config.kv_transfer) refuse("kv_transfer", "KV transfers need the network");
 }
 
@@ -158,6 +159,10 @@ void check(const SimulationConfig& config) {
   check_network(config);
   if (config.kv_tiers && config.kv_tiers->groups.size() != config.groups.size())
     refuse("kv_tiers.groups", "an entry for every group is needed");
+  if (!config.kv_offloading.empty() && config.kv_offloading.size() != config.groups.size())
+    refuse("kv_offloading", "an entry for every group is needed");
+  if (!config.kv_offloading.empty() && config.kv_tiers)
+    refuse("kv_offloading", "KV offloading does not go with KV tiers");
   if (config.observers.series_interval < 0)
     refuse("observers.series_interval_ps", "an interval is at least 0 ps");
 }

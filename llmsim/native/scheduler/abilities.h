@@ -8,8 +8,10 @@
 
 namespace llmsim {
 
+class GroupCopies;
 class GroupTiers;
 class KeyLog;
+struct OffloadingConfig;
 
 // A request whose prompt's KV comes from another group, and how much of it (tokens) was here
 // already.
@@ -48,6 +50,17 @@ class TieredKv {
 
  protected:
   ~TieredKv() = default;
+};
+
+// Keeps KV in a pool in host memory under vLLM's own rules (OffloadingConnector).
+class OffloadedKv {
+ public:
+  // The copies stay for as long as the scheduler lives. Throws std::invalid_argument where there is
+  // no prefix cache, or layers are of several kinds.
+  virtual void use_offloading(const OffloadingConfig& config, GroupCopies& copies) = 0;
+
+ protected:
+  ~OffloadedKv() = default;
 };
 
 // Copies KV between its devices and host memory beside the steps.

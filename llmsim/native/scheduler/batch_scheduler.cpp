@@ -74,7 +74,7 @@ void BatchScheduler::rank(Ps now) {
 std::int32_t BatchScheduler::find_cached(RequestId request) {
   kv_.find_hits(request, hits_);
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  recalled_ = kv_.find_below(request, hit);
+  recalled_ = kv_.below().find(request, hit);
   return std::max(hit + recalled_, tokens_brought(sequences_[request], config_.decode_only));
 }
 
@@ -83,7 +83,7 @@ bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::
   Sequence& s = sequences_[request];
   if (!kv_.fits(s, room.tokens, hits_, room.spare)) return false;
   const std::int32_t hit = static_cast<std::int32_t>(hits_.size()) * config_.kv.block_size;
-  kv_.recall(request, hit, recalled_);
+  kv_.below().recall(request, hit, recalled_);
   kv_.allocate(request, room.tokens, hits_);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;
@@ -153,7 +153,7 @@ void BatchScheduler::admit_arrived() {
     if (request < 0) return;
     Sequence& s = sequences_[request];
     kv_.register_full(request, parked_.loaded());
-    kv_.computed(request, parked_.cached(), parked_.loaded());
+    kv_.below().computed(request, parked_.cached(), parked_.loaded());
     parked_.take();
     running_.push_back(request);
     s.status = static_cast<std::uint8_t>(Status::kRunning);
@@ -208,7 +208,7 @@ void BatchScheduler::receive(const Item& item, std::vector<RequestId>& finished)
   Sequence& s = sequences_[item.request];
   if (s.status == static_cast<std::uint8_t>(Status::kCancelled)) return;
   s.num_in_flight = 0;
-  kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens);
+  kv_.below().computed(item.request, item.computed_before, item.computed_before + item.tokens);
   if (item.emits) {
     ++s.num_tokens;
     log_.emit(item.request, 1);

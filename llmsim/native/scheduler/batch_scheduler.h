@@ -52,7 +52,7 @@ class BatchScheduler : public Scheduler, public KvConnector, public TieredKv, pu
   void take_reserved(std::vector<Reserved>& out) final;
   bool transferred(RequestId request) final;
   TieredKv* tiered_kv() final { return this; }
-  void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(tiers); }
+  void use_tiers(GroupTiers* tiers) final { kv_.use_tiers(*tiers); }
   bool may_park() const final { return false; }
   PrefixEvents* prefix_events() final { return this; }
   void log_keys(KeyLog* log) final { kv_.log_keys(log); }

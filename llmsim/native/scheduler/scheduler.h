@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "kv/offloading/counters.h"
 #include "program/batch.h"
 #include "request/request_log.h"
 #include "request/sequence_table.h"
@@ -32,6 +33,7 @@ struct SchedulerCounters {
   SpeculationCounters speculation;
   EncoderCounters encoder;
   HostCacheCounters host_cache;
+  OffloadingCounters offloading;
 };
 
 // Blocks of a group's KV cache. `total` counts the null block; `cached` are free but can still be
@@ -100,6 +102,7 @@ class Scheduler {
   // What else it can do, for as long as it lives; null: it cannot.
   virtual KvConnector* kv_connector() { return nullptr; }
   virtual TieredKv* tiered_kv() { return nullptr; }
+  virtual OffloadedKv* offloaded_kv() { return nullptr; }
   virtual PrefixEvents* prefix_events() { return nullptr; }
   virtual HostCopying* host_copying() { return nullptr; }
   virtual RoundCounting* round_counting() { return nullptr; }

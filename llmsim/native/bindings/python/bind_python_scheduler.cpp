@@ -30,13 +30,13 @@ PoolsBelow::PoolsBelow(const KvCacheConfig& kv, SequenceTable& sequences, GroupT
   if (tiers->write() == TierWrite::kBack)
     throw std::invalid_argument(
         "a scheduler in Python does not say which blocks lose their content");
-  keys_.use_tiers(tiers);
+  keys_.use_tiers(*tiers);
 }
 
 void PoolsBelow::load(RequestId request, std::int32_t cached, std::int32_t tokens) {
   const bool parked = parks() && tokens > 0;
   if (parked) tiers_->open_load(request);
-  keys_.recall(request, cached, tokens);
+  keys_.below().recall(request, cached, tokens);
   if (!parked) return;
   tiers_->close_load();
   ++num_parked_;
@@ -155,6 +155,18 @@ void PythonScheduler::use_tiers(GroupTiers* tiers) {
   scheduler_.attr("use_tiers")(below_);
 }
 
+void PythonScheduler::use_offloading(const OffloadingConfig&, GroupCopies& copies) {
+  const nb::gil_scoped_acquire lock;
+  copies_ = std::make_shared<CopiesBelow>(copies);
+  scheduler_.attr("use_copies")(copies_);
+}
+
+bool PythonScheduler::pending() const {
+  if (copies_ == nullptr) return false;
+  const nb::gil_scoped_acquire lock;
+  return nb::cast<bool>(scheduler_.attr("pending")());
+}
+
 bool PythonScheduler::asks_again() const {
   if (!may_ask_again_) return false;
   const nb::gil_scoped_acquire lock;
@@ -239,6 +251,14 @@ void bind_pools_below(nb::module_& m) {
       .def_prop_ro("chunk_tokens", &PoolsBelow::chunk_tokens, "Tokens of a chunk.")
       .def_prop_ro("parks", &PoolsBelow::parks,
                    "Whether who takes something is parked until it is there.");
+  nb::class_<CopiesBelow>(m, "CopiesBelow",
+                          "What a scheduler in Python that offloads KV calls for its copies.")
+      .def("load", &CopiesBelow::load, nb::arg("job"), nb::arg("request"), nb::arg("tokens"),
+           "A copy of so many tokens from host memory; jobs have ever larger numbers.")
+      .def("store", &CopiesBelow::store, nb::arg("job"), nb::arg("request"), nb::arg("tokens"),
+           "A copy of so many tokens to host memory.")
+      .def("flush", &CopiesBelow::flush, nb::arg("job"),
+           "The step that is formed waits for this store.");
 }
 
 }  // namespace llmsim

@@ -22,8 +22,8 @@ class PoolsBelow {
   PoolsBelow(const KvCacheConfig& kv, SequenceTable& sequences, GroupTiers* tiers);
 
   // Tokens after the first `cached` ones that the pools hold, at most up to the last but one.
-  std::int32_t find(RequestId request, std::int32_t cached) const {
-    return keys_.find_below(request, cached);
+  std::int32_t find(RequestId request, std::int32_t cached) {
+    return keys_.below().find(request, cached);
   }
   // The request, just admitted, takes `tokens` tokens behind the first `cached` ones from the
   // pools: its batch waits for them, or (`parks`) it is parked until they are there.
@@ -34,7 +34,7 @@ class PoolsBelow {
   std::int32_t num_parked() const { return num_parked_; }
   // The KV of tokens from `before` to `after` has been computed.
   void computed(RequestId request, std::int32_t before, std::int32_t after) {
-    keys_.computed(request, before, after);
+    keys_.below().computed(request, before, after);
   }
 
  private:
@@ -43,17 +43,43 @@ class PoolsBelow {
   std::int32_t num_parked_ = 0;
 };
 
+// What a scheduler in Python that decides by itself what is offloaded calls for its copies, whose
+// jobs it numbers.
+class CopiesBelow {
+ public:
+  explicit CopiesBelow(GroupCopies& copies) : copies_(copies) {}
+
+  void load(std::int64_t job, RequestId request, std::int64_t tokens) {
+    copies_.load(job, request, tokens);
+    ++num_jobs_;
+  }
+  void store(std::int64_t job, RequestId request, std::int64_t tokens) {
+    copies_.store(job, request, tokens);
+    ++num_jobs_;
+  }
+  void flush(std::int64_t job) { copies_.flush(job); }
+  // So far.
+  std::int32_t num_jobs() const { return num_jobs_; }
+
+ private:
+  GroupCopies& copies_;
+  std::int32_t num_jobs_ = 0;
+};
+
 // Calls an object with the methods of llmsim.scheduling.base.Scheduler, once per step and per
 // arrival, holding the interpreter's lock only during the calls. Exceptions of the object end the
 // run and reach the caller of run().
-class PythonScheduler final : public Scheduler, public KvConnector, public TieredKv {
+class PythonScheduler final : public Scheduler,
+                              public KvConnector,
+                              public TieredKv,
+                              public OffloadedKv {
  public:
   PythonScheduler(nanobind::object scheduler, const KvCacheConfig& kv,
                   SpeculationConfig speculation, SequenceTable& sequences, RequestLog& log);
   ~PythonScheduler() override;
 
   void add(RequestId request) override;
-  bool has_requests() const override { return num_running_ + num_waiting_ > 0; }
+  bool has_requests() const override { return num_running_ + num_waiting_ > 0 || pending(); }
   void schedule(Ps now, Batch& batch) override;
   bool asks_again() const override;
   bool queues_empty_batches() const override { return queues_empty_batches_; }
@@ -64,7 +90,8 @@ class PythonScheduler final : public Scheduler, public KvConnector, public Tiere
     return {.running = num_running_,
             .waiting = num_waiting_,
             .parked = 0,
-            .bound = num_bound_ + (below_ == nullptr ? 0 : below_->num_parked()),
+            .bound = num_bound_ + (below_ == nullptr ? 0 : below_->num_parked()) +
+                     (copies_ == nullptr ? 0 : copies_->num_jobs()),
             .pool = {limits_.usable_blocks + 1, free_blocks_, 0}};
   }
   Limits limits() const override { return limits_; }
@@ -76,8 +103,12 @@ class PythonScheduler final : public Scheduler, public KvConnector, public Tiere
   TieredKv* tiered_kv() override { return connects_ ? this : nullptr; }
   void use_tiers(GroupTiers* tiers) override;
   bool may_park() const override { return true; }
+  OffloadedKv* offloaded_kv() override { return connects_ ? this : nullptr; }
+  void use_offloading(const OffloadingConfig& config, GroupCopies& copies) override;
 
  private:
+  // Whether it is to be asked once more although nobody runs or waits.
+  bool pending() const;
   // (requests running, requests waiting, free blocks)
   using Counts = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
   Counts ask_gauges() const;
@@ -104,6 +135,7 @@ class PythonScheduler final : public Scheduler, public KvConnector, public Tiere
   // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.
   std::int32_t num_bound_ = 0;
   std::shared_ptr<PoolsBelow> below_;
+  std::shared_ptr<CopiesBelow> copies_;
   // Tokens that were here of prompts that another group computes, until they run.
   std::unordered_map<RequestId, std::int32_t> elsewhere_;
 };

@@ -1,5 +1,6 @@
 // Who of the waiting and the parked requests may run, load or be parked.
 #include <algorithm>
+#include <stdexcept>
 
 #include "scheduler/bookkeeping.h"
 #include "scheduler/impl/vllm_v1/vllm_v1.h"
@@ -120,7 +121,7 @@ std::int32_t VllmV1::comes(RequestId request, std::int32_t hit, std::int32_t rec
                            std::int32_t loaded) {
   const std::int32_t below = hit + recalled;
   std::int32_t known =
-      recalled > 0 ? load_failures_.next(request, hit, below, kv_.chunk_tokens()) : below;
+      recalled > 0 ? load_failures_.next(request, hit, below, kv_.below().chunk_tokens()) : below;
   if (known == below) known = load_failures_.next(request, below, loaded, loaded);
   if (known == loaded) return loaded;
   if (config_.load_failures.loses_all) known = 0;
@@ -141,7 +142,7 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   const std::int32_t slots = loaded + lookahead_of_loads();
   if (!room_to_load(s, slots)) return Admission::kNoRoom;
   const auto hit = kv_.hit_tokens(hits_);
-  const std::int32_t recalled = kv_.find_below(request, hit);
+  const std::int32_t recalled = kv_.below().find(request, hit);
   if (recalled > 0) {
     kv_.load(request, hit, recalled, slots, hits_);
     log_.begin_load(request, now);
@@ -207,9 +208,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
     return Admission::kNoRoom;
   const std::int32_t most = first_tokens(s, computed, budget);
   if (most == 0) return Admission::kNoRoom;
-  const std::int32_t tokens =
-      encoder_.on() ? encoder_.cut(request, computed, most, config_.speculation.prompt_lookahead)
-                    : most;
+  const std::int32_t tokens = cut_prompt(request, s, computed, most);
   if (tokens == 0) return Admission::kPassedOver;
   hits_.clear();  // it holds them already
   const std::int32_t slots =
@@ -222,7 +221,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   kv_.grow(request, slots);
   const std::int32_t cached = parked_.cached();
   const bool elsewhere = parked_.remote();  // else the rest of the prompt is computed in this group
-  if (elsewhere) kv_.computed(request, cached, parked_.loaded());  // but it is new here
+  if (elsewhere) kv_.below().computed(request, cached, parked_.loaded());  // but it is new here
   parked_.take();
   start(request, computed);
   note_start(request, s, now, cached, elsewhere, log_, counters_);
@@ -262,12 +261,23 @@ void VllmV1::start(RequestId request, std::int32_t computed) {
   some_prompts_start_ |= computed < s.num_tokens - 1;
 }
 
+void VllmV1::use_offloading(const OffloadingConfig& config, GroupCopies& copies) {
+  if (config_.kv_producer || config_.kv_consumer || config_.decode_only)
+    throw std::invalid_argument("KV that is handed over does not go with KV offloading");
+  if (ranker_ != nullptr)
+    throw std::invalid_argument("rankings of requests do not go with KV offloading");
+  if (config_.load_failures.on())
+    throw std::invalid_argument("loads that fail do not go with KV offloading");
+  offloading_ = &kv_.use_offloading(config, copies);
+}
+
 void VllmV1::take_reserved(std::vector<Reserved>& out) {
   out.insert(out.end(), reserved_.begin(), reserved_.end());
   reserved_.clear();
 }
 
 bool VllmV1::transferred(RequestId request) {
+  if (!kv_.below().moved(request)) return true;
   if (is_parked(request)) {
     if (parked_.arrived(request) || config_.load_failures.recomputes) return true;
     drop(request);
@@ -282,7 +292,7 @@ bool VllmV1::transferred(RequestId request) {
 std::int32_t VllmV1::cached_tokens(RequestId request) {
   kv_.find_hits(request, hits_);
   const std::int32_t hit = kv_.hit_tokens(hits_);
-  return std::max(hit + kv_.find_below(request, hit),
+  return std::max(hit + kv_.below().find(request, hit),
                   tokens_brought(sequences_[request], config_.decode_only));
 }
 
@@ -294,8 +304,9 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   kv_.find_hits(request, hits_);
   const std::int32_t hit = kv_.hit_tokens(hits_);
   const std::int32_t brought = tokens_brought(s, config_.decode_only);
-  const std::int32_t recalled = kv_.find_below(request, hit);
-  if (recalled > 0 && hit + recalled > brought && kv_.parks())
+  const std::int32_t recalled = kv_.below().find(request, hit);
+  if (recalled == KvBelow::kLater) return Admission::kPassedOver;
+  if (recalled > 0 && hit + recalled > brought && kv_.below().parks())
     return load(now, request, hit, recalled);
   const std::int32_t cached = std::max(hit + recalled, brought);
   if (defers_prompts_ && !(config_.rules.admits_last_token && cached >= s.num_tokens - 1))
@@ -314,7 +325,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
     encoder_.release(request);
     return Admission::kNoRoom;
   }
-  kv_.recall(request, hit, recalled);
+  kv_.below().recall(request, hit, recalled);
   kv_.allocate(request, slots, hits_);
 
   leave_queues(request);

@@ -125,7 +125,7 @@ void VllmV1::land_arrived() {
   for (RequestId request = parked_.next(); request >= 0; request = parked_.next()) {
     Sequence& s = sequences_[request];
     kv_.register_full(request, parked_.loaded());
-    if (parked_.remote()) kv_.computed(request, parked_.cached(), parked_.loaded());
+    if (parked_.remote()) kv_.below().computed(request, parked_.cached(), parked_.loaded());
     start(request, std::min(parked_.loaded(), s.num_tokens - 1));
     landed_[request] = {parked_.cached(), parked_.remote()};
     parked_.take();

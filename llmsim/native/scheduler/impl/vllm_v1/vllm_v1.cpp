@@ -71,7 +71,7 @@ Gauges VllmV1::gauges() const {
   return {.running = running,
           .waiting = num_running() + num_waiting() - running,
           .parked = parked_.size(),
-          .bound = parked_.size() + leaving_.size(),
+          .bound = parked_.size() + leaving_.size() + kv_.below().num_unawaited(),
           .pool = {pool.total(), pool.num_free(), pool.num_free_keyed()}};
 }
 
@@ -111,6 +111,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   steps_ = batch.empty() ? 0 : steps_ + 1;
   if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
   batch.features.add(batch.items);
+  if (kv_.below().there()) tell_below(batch);
   if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
@@ -123,6 +124,14 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   const std::int32_t used = kv_.usable_blocks() - kv_.pool().num_free();
   counters_.peak_blocks_used = std::max(counters_.peak_blocks_used, used);
   counters_.encoder = encoder_.counters();
+}
+
+void VllmV1::tell_below(const Batch& batch) {
+  told_below_.clear();
+  for (const Item& item : batch.items)
+    told_below_.push_back({item.request, item.computed_before + item.tokens});
+  kv_.below().scheduled(told_below_, batch.preempted);
+  if (offloading_ != nullptr) counters_.offloading = offloading_->totals();
 }
 
 bool VllmV1::somebody_decodes() const {
@@ -254,6 +263,7 @@ void VllmV1::abort(RequestId request) {
 
 void VllmV1::drop(RequestId request) {
   const Sequence& s = sequences_[request];
+  kv_.below().left(request, s.num_computed);
   std::erase(partly_prefilled_, request);
   if (ranker_ != nullptr) leave_ranking(request);
   encoder_.release(request);
@@ -327,7 +337,8 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   if (encoder_.on()) encoder_.processed(item.request, s.num_computed - s.num_in_flight);
   if (current) s.prompt_processed = item.computed_before + item.tokens - rejected;
   if (current)
-    kv_.computed(item.request, item.computed_before, item.computed_before + item.tokens - rejected);
+    kv_.below().computed(item.request, item.computed_before,
+                         item.computed_before + item.tokens - rejected);
   if (!item.emits) return;
   std::int32_t count = 0;
   bool stopped = false;
@@ -383,6 +394,8 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   Sequence& s = sequences_[request];
   if (ranker_ != nullptr) leave_ranking(request);
   encoder_.release(request);
+  // The last token is never computed.
+  kv_.below().left(request, std::max(s.prompt_tokens, s.num_tokens - 1));
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again

@@ -28,6 +28,7 @@ namespace llmsim {
 class VllmV1 final : public Scheduler,
                      public KvConnector,
                      public TieredKv,
+                     public OffloadedKv,
                      public PrefixEvents,
                      public RoundCounting {
  public:
@@ -35,7 +36,7 @@ class VllmV1 final : public Scheduler,
 
   void add(RequestId request) override;
   bool has_requests() const override {
-    return !running_.empty() || !waiting_.empty() || !parked_.empty();
+    return !running_.empty() || !waiting_.empty() || !parked_.empty() || kv_.below().pending();
   }
   void schedule(Ps now, Batch& batch) override;
   void update(const Batch& batch, std::vector<RequestId>& finished) override;
@@ -55,8 +56,10 @@ class VllmV1 final : public Scheduler,
   void take_reserved(std::vector<Reserved>& out) override;
   bool transferred(RequestId request) override;
   TieredKv* tiered_kv() override { return this; }
-  void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(tiers); }
+  void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(*tiers); }
   bool may_park() const override { return true; }
+  OffloadedKv* offloaded_kv() override { return this; }
+  void use_offloading(const OffloadingConfig& config, GroupCopies& copies) override;
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   RoundCounting* round_counting() override { return this; }
@@ -70,7 +73,7 @@ class VllmV1 final : public Scheduler,
   std::int32_t num_waiting() const {
     return static_cast<std::int32_t>(waiting_.size()) + parked_.size();
   }
-  bool parks() const { return config_.kv_consumer || kv_.parks(); }
+  bool parks() const { return config_.kv_consumer || kv_.below().parks(); }
   enum class Only : std::uint8_t { kAll, kPrefills, kDecodes };
   // Asks the ranking for the order of this step.
   void rank(Ps now);
@@ -167,6 +170,8 @@ class VllmV1 final : public Scheduler,
   std::int32_t comes(RequestId request, std::int32_t hit, std::int32_t recalled,
                      std::int32_t loaded);
   bool somebody_decodes() const;
+  // What is below hears of the step.
+  void tell_below(const Batch& batch);
   // Both sides of a transfer hold the same blocks (vLLM: limit_lookahead_tokens).
   std::int32_t lookahead_of_loads() const {
     return config_.kv.drops_last_hit || config_.rules.loads_without_drafts
@@ -225,13 +230,13 @@ class VllmV1 final : public Scheduler,
   }
   bool defer_block_free() const {
     return config_.defer_block_free &&
-           (config_.kv_producer || config_.kv_consumer || kv_.has_tiers());
+           (config_.kv_producer || config_.kv_consumer || kv_.below().there());
   }
   void run(RequestId request, std::int32_t tokens, Batch& batch);
   // Whether nothing but the sequence decides what a step of one token does.
   bool may_take_fast_path() const {
     return !config_.disable_fast_path && !config_.kv_producer && config_.decode_interval == 1 &&
-           !config_.speculation.on() && !kv_.has_tiers();
+           !config_.speculation.on() && !kv_.below().there();
   }
   void calm(RequestId request, Sequence& s, std::int32_t before) const;
   void leave_drafts(Batch& batch);
@@ -265,7 +270,9 @@ class VllmV1 final : public Scheduler,
   PendingReleases leaving_;
   DeferredFrees late_;
   std::vector<RequestId> running_;
-  std::vector<BlockId> hits_;  // scratch
+  std::vector<BlockId> hits_;                        // scratch
+  std::vector<KvBelow::Scheduled> told_below_;       // scratch
+  const OffloadingConnector* offloading_ = nullptr;  // null: it offloads nothing
   SchedulerCounters counters_;
   bool some_running_finished_ = false;
   std::unique_ptr<Ranker> ranker_;     // null: no ranking

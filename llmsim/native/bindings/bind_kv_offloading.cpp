@@ -1,0 +1,51 @@
+// KV in host memory under vLLM's own rules, for Python.
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+#include "loop/simulation_config.h"
+
+using namespace nanobind::literals;
+
+namespace llmsim {
+
+void bind_kv_offloading(nb::module_& m) {
+  nb::enum_<OffloadingEviction>(m, "OffloadingEviction")
+      .value("LRU", OffloadingEviction::kLru)
+      .value("ARC", OffloadingEviction::kArc);
+  nb::class_<OffloadingConfig>(m, "OffloadingConfig",
+                               "What a group offloads (vLLM's kv_connector_extra_config).")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "num_chunks", [](const OffloadingConfig& c) { return c.pool.num_chunks; },
+          [](OffloadingConfig& c, std::int64_t chunks) { c.pool.num_chunks = chunks; },
+          "Chunks that the pool in host memory holds.")
+      .def_prop_rw(
+          "eviction", [](const OffloadingConfig& c) { return c.pool.eviction; },
+          [](OffloadingConfig& c, OffloadingEviction eviction) { c.pool.eviction = eviction; })
+      .def_prop_rw(
+          "store_threshold", [](const OffloadingConfig& c) { return c.pool.store_threshold; },
+          [](OffloadingConfig& c, std::int32_t offers) { c.pool.store_threshold = offers; },
+          "A chunk is stored when it is offered for the so manieth time; below 2: at once.")
+      .def_prop_rw(
+          "max_tracker_size", [](const OffloadingConfig& c) { return c.pool.max_tracker_size; },
+          [](OffloadingConfig& c, std::int64_t size) { c.pool.max_tracker_size = size; },
+          "Chunks whose offers are counted.")
+      .def_rw("blocks_per_chunk", &OffloadingConfig::blocks_per_chunk)
+      .def_rw("prompt_only", &OffloadingConfig::prompt_only, "Chunks of answers are not stored.");
+  nb::class_<OffloadingGroup>(m, "OffloadingGroup", "A group's KV in host memory.")
+      .def(
+          "__init__",
+          [](OffloadingGroup* group, const OffloadingConfig& config,
+             std::vector<NetworkNodeId> ranks, NetworkNodeId host,
+             std::vector<std::int64_t> bytes_per_token,
+             std::vector<std::int64_t> bytes_stored_per_token) {
+            new (group) OffloadingGroup{config,
+                                        {std::move(ranks), host, std::move(bytes_per_token),
+                                         std::move(bytes_stored_per_token)}};
+          },
+          "config"_a, "ranks"_a, "host"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
+          "The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a "
+          "token that each loads and stores.");
+}
+
+}  // namespace llmsim

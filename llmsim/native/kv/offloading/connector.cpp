@@ -1,0 +1,198 @@
+#include "kv/offloading/connector.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace llmsim {
+
+OffloadingConnector::OffloadingConnector(const OffloadingConfig& config, std::int32_t block_size,
+                                         SequenceTable& sequences, KeyOf key_of,
+                                         GroupCopies& copies)
+    : config_(config),
+      chunk_tokens_(config.blocks_per_chunk * block_size),
+      sequences_(sequences),
+      key_of_(std::move(key_of)),
+      copies_(copies),
+      pool_(config.pool) {
+  if (config.blocks_per_chunk < 1)
+    throw std::invalid_argument("a chunk of offloaded KV has at least one block, not " +
+                                std::to_string(config.blocks_per_chunk));
+  if (config.pool.num_chunks < 0)
+    throw std::invalid_argument("a pool of offloaded KV of a negative size");
+}
+
+std::vector<OffloadedChunk> OffloadingConnector::chunks_of(RequestId request, std::int32_t first,
+                                                           std::int32_t end) const {
+  std::vector<OffloadedChunk> chunks;
+  for (std::int32_t place = first; place < end; ++place) chunks.push_back(chunk_of(request, place));
+  return chunks;
+}
+
+std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
+  Request& one = requests_[request];
+  one.blocks.clear();
+  one.num_stored = 0;
+  const auto later = [this] {
+    ++counters_.deferred_lookups;
+    return kLater;
+  };
+  if (!one.jobs.empty()) return later();
+  const std::int32_t end = sequences_[request].num_tokens / chunk_tokens_;
+  if (end * chunk_tokens_ - cached < chunk_tokens_) return 0;
+  const std::int32_t first = cached / chunk_tokens_;
+  std::int32_t place = first;
+  bool written = false, loaded = false;
+  for (; place < end; ++place) {
+    const Key key = chunk_of(request, place).key;
+    const CpuManager::Lookup found = pool_.lookup(key);
+    if (found == CpuManager::Lookup::kMiss) break;
+    written |= found == CpuManager::Lookup::kPending;
+    loaded |= loading_.contains(key);
+  }
+  const std::int32_t found = place * chunk_tokens_ - cached;
+  if (place == first || (!written && found < chunk_tokens_)) return 0;
+  return written || loaded ? later() : found;
+}
+
+void OffloadingConnector::end_load(RequestId request, std::int32_t hit, std::int32_t recalled) {
+  Request& one = requests_[request];
+  const std::int32_t end = (hit + recalled) / chunk_tokens_;
+  const JobId job = next_job_++;
+  std::vector<OffloadedChunk> chunks = chunks_of(request, hit / chunk_tokens_, end);
+  pool_.prepare_load(chunks, one.access);
+  for (const OffloadedChunk& chunk : chunks) loading_.insert(chunk.key);
+  const std::vector<BlockId>& blocks = sequences_[request].blocks;
+  taken_.insert(blocks.begin(), blocks.end());
+  one.num_stored = end;
+  one.jobs.push_back(job);
+  jobs_[job] = {request, true, std::move(chunks), {}};
+  copies_.load(job, request, recalled);
+  counters_.loaded_tokens += recalled;
+}
+
+void OffloadingConnector::note_blocks(RequestId request) {
+  std::vector<BlockId>& known = requests_[request].blocks;
+  const std::vector<BlockId>& held = sequences_[request].blocks;
+  for (std::size_t i = known.size(); i < held.size(); ++i) {
+    taken_.insert(held[i]);
+    known.push_back(held[i]);
+  }
+}
+
+void OffloadingConnector::flush_preempted(RequestId request) {
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return;
+  for (const JobId job : found->second.jobs)
+    if (job < first_of_step_) copies_.flush(job);
+}
+
+void OffloadingConnector::flush_taken() {
+  if (watched_.empty()) return;
+  for (const BlockId block : taken_) {
+    const auto watched = watched_.find(block);
+    if (watched == watched_.end()) continue;
+    for (const JobId job : watched->second) copies_.flush(job);
+  }
+}
+
+// vLLM walks a set of those that have left, in an order that differs between runs.
+void OffloadingConnector::scheduled(std::span<const Scheduled> items,
+                                    std::span<const RequestId> preempted) {
+  for (const Scheduled& item : items) note_blocks(item.request);
+  for (const RequestId request : preempted) flush_preempted(request);
+  flush_taken();
+  std::ranges::sort(left_, {}, &Scheduled::request);
+  for (const Scheduled& item : items) store(item.request, item.computed);
+  for (const Scheduled& gone : left_)
+    if (requests_.contains(gone.request)) store(gone.request, gone.computed);
+  for (const Scheduled& gone : left_) {
+    const auto found = requests_.find(gone.request);
+    if (found == requests_.end()) continue;
+    pool_.request_finished(found->second.access);
+    if (found->second.jobs.empty()) requests_.erase(found);
+  }
+  left_.clear();
+  taken_.clear();
+  first_of_step_ = next_job_;
+}
+
+void OffloadingConnector::store(RequestId request, std::int32_t computed) {
+  Request& one = requests_[request];
+  const Sequence& s = sequences_[request];
+  const std::int32_t tokens =
+      std::min({computed, s.num_tokens, config_.prompt_only ? s.prompt_tokens : s.num_tokens});
+  const auto held = static_cast<std::int32_t>(one.blocks.size()) / config_.blocks_per_chunk;
+  const std::int32_t end = std::min(tokens / chunk_tokens_, held);
+  if (end <= one.num_stored) return;
+  const std::vector<OffloadedChunk> offered = chunks_of(request, one.num_stored, end);
+  auto chosen = pool_.prepare_store(offered, one.access);
+  if (!chosen) {  // offered again with its next step
+    counters_.refused_tokens += std::ssize(offered) * chunk_tokens_;
+    return;
+  }
+  one.num_stored = end;
+  if (!chosen->empty()) begin_store(request, one, std::move(*chosen));
+}
+
+void OffloadingConnector::begin_store(RequestId request, Request& one,
+                                      std::vector<OffloadedChunk> chunks) {
+  const JobId job = next_job_++;
+  const std::int64_t tokens = std::ssize(chunks) * chunk_tokens_;
+  std::vector<BlockId> blocks;
+  for (const OffloadedChunk& chunk : chunks) {
+    const auto first = one.blocks.begin() + chunk.place * config_.blocks_per_chunk;
+    blocks.insert(blocks.end(), first, first + config_.blocks_per_chunk);
+  }
+  one.jobs.push_back(job);
+  copies_.store(job, request, tokens);
+  counters_.stored_tokens += tokens;
+  ++num_stores_;
+  if (one.has_left) {
+    watch(job, blocks);
+    const auto taken = [this](BlockId block) { return taken_.contains(block); };
+    if (std::ranges::any_of(blocks, taken)) copies_.flush(job);
+  }
+  jobs_[job] = {request, false, std::move(chunks), std::move(blocks)};
+}
+
+void OffloadingConnector::watch(JobId job, const std::vector<BlockId>& blocks) {
+  for (const BlockId block : blocks) watched_[block].push_back(job);
+}
+
+void OffloadingConnector::left(RequestId request, std::int32_t computed) {
+  left_.push_back({request, computed});
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return;
+  found->second.has_left = true;
+  for (const JobId job : found->second.jobs) watch(job, jobs_.at(job).blocks);
+}
+
+bool OffloadingConnector::moved(RequestId request) {
+  Request& one = requests_.at(request);
+  const JobId job = one.jobs.front();
+  one.jobs.pop_front();
+  const auto found = jobs_.find(job);
+  const bool load = found->second.load;
+  if (load) {
+    pool_.complete_load(found->second.chunks);
+    for (const OffloadedChunk& chunk : found->second.chunks) loading_.erase(chunk.key);
+  } else {
+    pool_.complete_store(found->second.chunks);
+    --num_stores_;
+  }
+  if (one.has_left) {
+    for (const BlockId block : found->second.blocks) {
+      const auto watched = watched_.find(block);
+      std::erase(watched->second, job);
+      if (watched->second.empty()) watched_.erase(watched);
+    }
+  }
+  jobs_.erase(found);
+  const auto waits = [request](const Scheduled& gone) { return gone.request == request; };
+  if (one.has_left && one.jobs.empty() && std::ranges::none_of(left_, waits))
+    requests_.erase(request);
+  return load;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,98 @@
+#include "kv/offloading/copies.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace llmsim {
+
+void GroupCopies::load(JobId job, RequestId request, std::int64_t tokens) {
+  queues_[kLoads].asked.push_back({job, request, tokens});
+}
+
+void GroupCopies::store(JobId job, RequestId request, std::int64_t tokens) {
+  queues_[kStores].asked.push_back({job, request, tokens});
+}
+
+void GroupCopies::flush(JobId job) {
+  const auto same = [job](const Copy& copy) { return copy.job == job; };
+  Queue& stores = queues_[kStores];
+  const auto wait_for = [this](Copy& copy) {
+    gates_ += !copy.gate;
+    copy.gate = true;
+  };
+  const auto asked = std::ranges::find_if(stores.asked, same);
+  if (asked != stores.asked.end()) return wait_for(*asked);
+  const auto submitted = std::ranges::find_if(stores.submitted, same);
+  if (submitted != stores.submitted.end()) wait_for(*submitted);
+}
+
+void GroupCopies::formed(Ps now, std::int32_t in_flight, bool runs) {
+  for (Queue& queue : queues_) {
+    std::ranges::stable_partition(queue.asked, [](const Copy& copy) { return copy.gate; });
+    for (Copy& copy : queue.asked) {
+      copy.after = ended_ + in_flight + (runs && !copy.gate);
+      queue.submitted.push_back(copy);
+    }
+    queue.asked.clear();
+  }
+  for (const std::size_t direction : {kLoads, kStores}) begin(direction, now);
+}
+
+void GroupCopies::step_ended(Ps now) {
+  ++ended_;
+  for (const std::size_t direction : {kLoads, kStores}) begin(direction, now);
+}
+
+void GroupCopies::begin(std::size_t direction, Ps now) {
+  Queue& queue = queues_[direction];
+  if (queue.transfers > 0 || queue.submitted.empty() || queue.submitted.front().after > ended_)
+    return;
+  const bool loads = direction == kLoads;
+  const std::int64_t tokens = queue.submitted.front().tokens;
+  const std::uint64_t token = static_cast<std::uint64_t>(group_) * 2 + direction;
+  queue.transfers = static_cast<std::int32_t>(config_.ranks.size());
+  for (std::size_t rank = 0; rank < config_.ranks.size(); ++rank) {
+    const NetworkNodeId from = loads ? config_.host : config_.ranks[rank],
+                        to = loads ? config_.ranks[rank] : config_.host;
+    const auto& per_token = loads ? config_.bytes_per_token : config_.bytes_stored_per_token;
+    SharedNetwork& network = copies_.network_;
+    moved_.front().second += tokens * per_token[rank];
+    network.transfer_at(from, to, tokens * per_token[rank], now + network.way_out(from, to), now,
+                        copies_, token, Purpose::kKvTier);
+  }
+}
+
+void GroupCopies::landed(std::size_t direction, Ps now) {
+  Queue& queue = queues_[direction];
+  if (--queue.transfers > 0) return;
+  const Copy copy = queue.submitted.front();
+  queue.submitted.pop_front();
+  copies_.callbacks_.ended(group_, copy.request, direction == kLoads);
+  if (copy.gate && --gates_ == 0) copies_.callbacks_.opened(group_);
+  begin(direction, now);
+}
+
+bool GroupCopies::consistent() const {
+  std::int64_t gates = 0;
+  for (const Queue& queue : queues_)
+    gates += std::ranges::count_if(queue.submitted, &Copy::gate) +
+             std::ranges::count_if(queue.asked, &Copy::gate);
+  return gates == gates_;
+}
+
+void OffloadingCopies::add_group(const GroupCopiesConfig& config) {
+  const std::size_t ranks = config.ranks.size();
+  if (config.bytes_per_token.size() != ranks || config.bytes_stored_per_token.size() != ranks)
+    throw std::invalid_argument("a group that offloads KV needs the bytes of a token of each rank");
+  const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
+  if (std::ranges::any_of(config.bytes_per_token, no_bytes))
+    throw std::invalid_argument("a rank that offloads KV needs at least a byte of each token");
+  const auto index = static_cast<std::int32_t>(groups_.size());
+  groups_.push_back(ranks == 0 ? nullptr : std::make_unique<GroupCopies>(*this, index, config));
+}
+
+void OffloadingCopies::landed(TransferId, std::uint64_t token, Ps now) {
+  groups_[token / 2]->landed(token % 2, now);
+}
+
+}  // namespace llmsim
