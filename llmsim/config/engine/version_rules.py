@@ -40,6 +40,8 @@ VERSION_RULES = {
     "the context ends too soon.",
     "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "
     "from the last step with prompts.",
+    "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
+    "(kv_offloading_size); earlier releases were not compared.",
     "tells_failed_requests": "Also models with layers of several kinds go on where KV could not be "
     "loaded, and compute all of the request again; earlier releases stop.",
 }

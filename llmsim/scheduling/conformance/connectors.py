@@ -1,6 +1,6 @@
 """Groups of a case with a KV connector: a pair that hands KV over, or one above a pool of KV.
 
-`config["connector"]` says which; its `kind` is one of two.
+`config["connector"]` says which; its `kind` is one of three.
 
 - "handover": one group computes prompts, with `prefill_blocks` blocks, and one answers; `push` is
   as of the core's KvTransferConfig. With `state_bytes` a state of so many bytes goes too, which is
@@ -8,6 +8,8 @@
 - "pool": below the group are `pool_chunks` chunks of `chunk_blocks` blocks, written when they are
   computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
   its step waits.
+- "offloading": below the group are `pool_chunks` chunks of `chunk_blocks` blocks under the rules of
+  vLLM's own OffloadingConnector, whose options are `eviction`, `store_threshold` and `prompt_only`.
 
 Links have `bytes_per_s` and `latency_ns`; a token's KV has BYTES_PER_TOKEN bytes. Of the loads that
 requests are parked for, a share fails by `load_failures`: its `chance` is in 2^-53, and its
@@ -19,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
+from llmsim.config.engine.offloading import EVICTIONS
 from llmsim.core import PS_PER_NS
 
 BYTES_PER_TOKEN = 1000
-HANDOVER, POOL = "handover", "pool"
+HANDOVER, POOL, OFFLOADING = "handover", "pool", "offloading"
 RECOMPUTE, FAIL = "recompute", "fail"
 
 Case = dict[str, Any]
@@ -70,7 +73,7 @@ def parts_between(case: Case) -> dict[str, Any]:
     if connector is None:
         return {}
     network = _native.NetworkConfig(_native.Sharing.FAIR)
-    parts = _handover if connector["kind"] == HANDOVER else _pool
+    parts = _PARTS[connector["kind"]]
     return {"network": network} | parts(case, network, _link(network, connector))
 
 
@@ -107,3 +110,22 @@ def _pool(case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
     tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
     tiers.add_group([0], [device], chunk, [BYTES_PER_TOKEN], 0)
     return {"kv_tiers": tiers}
+
+
+def _offloading(
+    case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
+) -> dict[str, Any]:
+    connector = case["config"]["connector"]
+    native = _native.OffloadingConfig()
+    native.num_chunks = connector["pool_chunks"]
+    native.eviction = EVICTIONS[connector["eviction"]]
+    native.store_threshold = connector["store_threshold"]
+    native.blocks_per_chunk = connector["chunk_blocks"]
+    native.prompt_only = connector["prompt_only"]
+    device, host = place(), place()
+    bytes_per_token = [BYTES_PER_TOKEN]
+    group = _native.OffloadingGroup(native, [device], host, bytes_per_token, bytes_per_token)
+    return {"kv_offloading": [group]}
+
+
+_PARTS = {HANDOVER: _handover, POOL: _pool, OFFLOADING: _offloading}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE
+from llmsim.scheduling.conformance.connectors import FAIL, OFFLOADING, RECOMPUTE
 
 
 def random_case(seed: int, num_requests: int) -> Case:
@@ -49,6 +49,9 @@ def random_case(seed: int, num_requests: int) -> Case:
     if rng.random() < 0.5 and _sizes_differ(config):
         _block_sizes(rng, config)
     _match_unit(np.random.default_rng([seed, 37]), config)
+    rng = np.random.default_rng([seed, 38])
+    if rng.random() < 0.3 and not _OTHER_PLACES & set(config) and config["enable_prefix_caching"]:
+        config["connector"] = offloading(rng)
     return case
 
 
@@ -113,6 +116,24 @@ def _connector(rng: np.random.Generator, config: dict[str, Any], requests: list[
         "parks": bool(rng.random() < 0.7),
         "selective": bool(rng.random() < 0.3),
     } | link
+
+
+_OTHER_PLACES = {"kv_windows", "encoder_tokens", "connector"}
+"""Options that do not go with KV offloading here."""
+
+
+def offloading(rng: np.random.Generator) -> dict[str, Any]:
+    """vLLM's own offloading to host memory."""
+    return {
+        "kind": OFFLOADING,
+        "chunk_blocks": int(rng.choice([1, 1, 2, 4])),
+        "pool_chunks": int(rng.choice([4, 20, 60, 200, 1000, 10**5])),
+        "eviction": str(rng.choice(["lru", "lru", "arc"])),
+        "store_threshold": int(rng.choice([0, 0, 0, 0, 2, 3])),
+        "prompt_only": bool(rng.random() < 0.5),
+        "bytes_per_s": int(rng.choice([10**6, 10**7, 10**8, 10**10])),
+        "latency_ns": int(rng.choice([0, 1000, 10**6])),
+    }
 
 
 def _load_failures(rng: np.random.Generator, connector: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ class _LoadFailures(msgspec.Struct):
 
 
 class _Connector(msgspec.Struct):
-    kind: Literal["handover", "pool"]
+    kind: Literal["handover", "pool", "offloading"]
     bytes_per_s: Annotated[int, Meta(ge=1, le=1 << 50)]
     latency_ns: Annotated[int, Meta(ge=0, le=1 << 40)]
     prefill_blocks: Annotated[int, Meta(ge=2, le=1 << 24)] = 2
@@ -54,6 +54,9 @@ class _Connector(msgspec.Struct):
     pool_chunks: _Count = 0
     parks: bool = False
     selective: bool = False
+    eviction: Literal["lru", "arc"] = "lru"
+    store_threshold: _Count = 0
+    prompt_only: bool = True
     load_failures: _LoadFailures | None = None
 
 

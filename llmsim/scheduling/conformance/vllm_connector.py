@@ -4,7 +4,7 @@ pools hold, and when it is there.
 vLLM makes the connector itself, by the name in `kv_transfer_config`, as it makes any other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -28,12 +28,15 @@ class SimulatedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     below: Any = None
     rows: Mapping[str, int]
+    loses_all = False
+    """Nothing of a request is of use where a load of it has failed."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         said = vllm_config.kv_transfer_config.kv_connector_extra_config
         self.remote, self.keeps_finished = said["remote"], said["keeps_finished"]
         self._all_but_last = said["all_but_last"]
+        self._block_size = vllm_config.cache_config.block_size
         self.rows = {}
         self.failures = _native.LoadFailures(_native.LoadFailuresConfig())
         self.lost: dict[str, tuple[int, int]] = {}
@@ -78,6 +81,19 @@ class SimulatedConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         known = self.failures.next(self.rows[name], first, end, piece)
         if known < end:
             self.lost[name] = known, end
+
+    def moved(self, name: str, blocks: Callable[[str], Any]) -> dict[str, Any]:
+        """What vLLM is told when a request's transfer has ended; `blocks` are the request's."""
+        if self.keeps_finished:
+            return {"finished_sending": {name}}
+        arrived: dict[str, Any] = {"finished_recving": {name}}
+        if name not in self.lost:
+            return arrived
+        first, end = self.lost.pop(name)
+        if self.loses_all:
+            return arrived | {"failed_recving": {name}}
+        size = self._block_size
+        return arrived | {"invalid_block_ids": set(blocks(name)[first // size : -(-end // size)])}
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """Whose client has gone is not read, as with NIXL."""

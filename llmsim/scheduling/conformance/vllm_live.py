@@ -26,7 +26,13 @@ from llmsim.scheduling.conformance.cases import (
     prompt_tokens,
     speculation,
 )
-from llmsim.scheduling.conformance.connectors import FAIL, HANDOVER, groups_of, load_failures
+from llmsim.scheduling.conformance.connectors import (
+    FAIL,
+    HANDOVER,
+    OFFLOADING,
+    groups_of,
+    load_failures,
+)
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
@@ -120,10 +126,23 @@ def _set_afterwards(vllm_config: Any, config: dict[str, Any]) -> None:
 
 def _transfer_config(role: str, connector: dict[str, Any]) -> Any:
     """Both sides of a hand-over, of `role` prefill and decode, are taken to have the kv_role that
-    NIXL's pages give them.
+    NIXL's pages give them, and that of vLLM's own offloading is the same.
     """
     from vllm.config import KVTransferConfig
 
+    if connector.get("kind") == OFFLOADING:
+        return KVTransferConfig(
+            kv_connector="TimedOffloading",
+            kv_connector_module_path="llmsim.scheduling.conformance.vllm_offloading",
+            kv_role="kv_both",
+            kv_connector_extra_config={
+                "num_chunks": connector["pool_chunks"],
+                "blocks_per_chunk": connector["chunk_blocks"],
+                "eviction_policy": connector["eviction"],
+                "store_threshold": connector["store_threshold"],
+                "offload_prompt_only": connector["prompt_only"],
+            },
+        )
     return KVTransferConfig(
         kv_connector="SimulatedConnector",
         kv_connector_module_path="llmsim.scheduling.conformance.vllm_connector",
@@ -337,6 +356,7 @@ class VllmScheduler:
         if self._connector is not None:
             self._connector.rows = self._row
             self._connector.failures = _native.LoadFailures(self._failures)
+            self._connector.loses_all = self._failures.loses_all
 
     def add(self, request: int) -> None:
         from vllm.sampling_params import SamplingParams
@@ -416,6 +436,8 @@ class VllmScheduler:
         vllm = self._scheduler
         if self._connector is None or self._in_flight or vllm.running:
             return False
+        if getattr(self._connector, "copies", None) is not None and self.pending():
+            return False
         on_their_way = [
             one
             for one in vllm.requests.values()
@@ -449,29 +471,27 @@ class VllmScheduler:
         from vllm.v1.core.sched.output import SchedulerOutput
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-        name = self._requests[request].name
-        if self.keeps_finished:
-            moved = KVConnectorOutput(finished_sending={name})
-        else:
-            moved = KVConnectorOutput(finished_recving={name}, **self._lost(name))
+        told = self._connector.moved(self._requests[request].name, self._blocks)
+        moved = KVConnectorOutput(**told)
         answer = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
         outputs = self._scheduler.update_from_output(SchedulerOutput.make_empty(), answer)
         return any(client.outputs for client in outputs.values())
 
-    def _lost(self, name: str) -> dict[str, set[Any]]:
-        """What vLLM is told of a load that has failed; nothing of any other."""
-        if name not in self._connector.lost:
-            return {}
-        first, end = self._connector.lost.pop(name)
-        if self._failures.loses_all:
-            return {"failed_recving": {name}}
-        size = self._scheduler.block_size
-        blocks = self._scheduler.kv_cache_manager.get_block_ids(name)[0]
-        return {"invalid_block_ids": set(blocks[first // size : -(-end // size)])}
+    def _blocks(self, name: str) -> Any:
+        return self._scheduler.kv_cache_manager.get_block_ids(name)[0]
 
     def use_tiers(self, below: Any) -> None:
         """Pools of KV below the group (`_native.PoolsBelow`)."""
         self._connector.below = below
+
+    def use_copies(self, copies: Any) -> None:
+        """What carries out the copies of vLLM's own offloading (`_native.CopiesBelow`)."""
+        self._connector.copies = copies
+
+    def pending(self) -> bool:
+        """Whether vLLM's engine forms another step, although nobody runs or waits."""
+        ended = bool(self._scheduler.finished_req_ids)
+        return ended or bool(self._connector.has_pending_push_work())
 
     def asks_again(self) -> bool:
         """Whether vLLM's engine, with nothing in flight, would come to schedule something by asking
@@ -573,6 +593,10 @@ def _without_what_it_lacks(case: Case) -> Case:
     if cached and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
         config.pop("prefix_match_unit", None)
+    if config.get("connector", {}).get("kind") == OFFLOADING and not profile.schedules_by(
+        "offloads"
+    ):
+        del config["connector"]
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
     return {**case, "config": config}
