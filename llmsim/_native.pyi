@@ -994,6 +994,12 @@ class SchedulerConfig:
     def host_cache(self, arg: HostCacheConfig, /) -> None: ...
 
     @property
+    def offloading(self) -> OffloadingConfig: ...
+
+    @offloading.setter
+    def offloading(self, arg: OffloadingConfig, /) -> None: ...
+
+    @property
     def load_failures(self) -> LoadFailuresConfig: ...
 
     @load_failures.setter
@@ -1857,10 +1863,10 @@ class OffloadingConfig:
     @prompt_only.setter
     def prompt_only(self, arg: bool, /) -> None: ...
 
-class OffloadingGroup:
-    """A group's KV in host memory."""
+class OffloadingCopies:
+    """How a group's KV comes to host memory and back."""
 
-    def __init__(self, config: OffloadingConfig, ranks: Sequence[int], host: int, bytes_per_token: Sequence[int], bytes_stored_per_token: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], host: int, bytes_per_token: Sequence[int], bytes_stored_per_token: Sequence[int]) -> None:
         """
         The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a token that each loads and stores.
         """
@@ -2080,7 +2086,7 @@ class Limits:
 class SimulationConfig:
     """Everything that a simulation is made of."""
 
-    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None, layouts: LayoutsConfig | None = None, kv_offloading: Sequence[OffloadingGroup] = []) -> None:
+    def __init__(self, source: Source | None, groups: Sequence[GroupSpec], *, lockstep: Sequence[LockstepSpec] = [], network: NetworkConfig | None = None, contention: Sequence[ContentionSpec] = [], kv_tiers: KvTiersConfig | None = None, kv_transfer: KvTransferConfig | None = None, frontend: Frontend | None = None, observers: Observers | None = None, limits: Limits | None = None, controllers: Sequence[ControllerMaker] = [], live: Live | None = None, layouts: LayoutsConfig | None = None, kv_offloading: Sequence[OffloadingCopies] = []) -> None:
         """
         source: the workload, or None where `live` says that requests come while the simulation runs.
         """

@@ -504,6 +504,15 @@ class GroupCounters(Table):
         "tokens", "Tokens that left the device without a copy in HiCache's host pool."
     )
     host_cache_evicted_tokens: Int64 = column("tokens", "Tokens that left HiCache's host pool.")
+    offloading_stored_tokens: Int64 = column("tokens", "Tokens that kv_offloading_size stored.")
+    offloading_loaded_tokens: Int64 = column("tokens", "Tokens that it loaded back.")
+    offloading_evicted_tokens: Int64 = column("tokens", "Tokens that left its pool.")
+    offloading_refused_tokens: Int64 = column(
+        "tokens", "Tokens that found no room in its pool, each time that they were offered."
+    )
+    offloading_deferred_lookups: Int64 = column(
+        "", "Lookups that passed over a request for a step, since a copy was under way."
+    )
     encoder_cache_hits: Int64 = column("", "Inputs whose encoder output was still there.")
     rejected: Int64 = column("requests", "Requests that can never run in their group.")
 

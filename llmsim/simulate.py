@@ -251,6 +251,7 @@ def _native_config(
         contention=[] if outside else [domain.native() for domain in deployment.contended],
         kv_tiers=None if options.tiers is None else options.tiers.config,
         kv_transfer=deployment.kv_transfers,
+        kv_offloading=list(deployment.kv_offloading),
         frontend=_frontend(deployment, workload, options),
         observers=_native.Observers(
             series_interval_ps=options.series_interval_ps if options.record_series else 0,
@@ -354,6 +355,7 @@ def _refuse_what_a_python_scheduler_does_not_do(
     for is_so, what in (
         (apart, "prefill/decode disaggregation"),
         (options.tiers is not None, "KV tiers (--prefix-storage)"),
+        (bool(deployment.kv_offloading), "KV offloading (kv_offloading_size)"),
     ):
         if is_so:
             raise NotYetError(

@@ -108,9 +108,11 @@ def _surroundings(deployment: "Deployment", options: "LoweringOptions") -> Hasha
     other groups, as they do in a topology and where groups share a node's memory.
     """
     from llmsim.config.deployment import Offloading
+    from llmsim.lowering.kv.offloading import offloads
 
     alone = all(group.offloading == Offloading() for group in deployment.groups)
-    if deployment.topology is not None or options.tiers or not alone:
+    moves_kv = options.tiers or offloads(deployment)
+    if deployment.topology is not None or moves_kv or not alone:
         return None
     devices = sorted({(group.model_name, group.hardware) for group in deployment.groups})
     models = dict.fromkeys(group.model_name for group in deployment.groups)

@@ -137,6 +137,11 @@ def _refuse(
             'set kv to "recompute" or "drop"',
         ),
         (_loads_fail(plans), "kv_load_failure_rate", "leave it out"),
+        (
+            any(plan.lowered.kv_offloading for plan in plans),
+            "kv_offloading_size",
+            "give --prefix-storage CPU instead",
+        ),
     ):
         if is_so:
             raise NotYetError(

@@ -151,6 +151,8 @@ def compile_cluster(
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     check_load_failures(deployment, lowered.groups, options.tiers)
     media = options.tiers.media if options.tiers is not None else ()
+    if lowered.kv_offloading:
+        media = ("CPU",)
     pool = idle_pool_notes(deployment, media)
     unused = (
         *pool,

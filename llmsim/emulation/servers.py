@@ -41,7 +41,9 @@ def engine_servers(prepared: Prepared) -> tuple[EngineServer, ...]:
     for what the cluster file and the options say.
     """
     lowered = prepared.lowered
-    _check_groups(lowered, tiers=prepared.simulation.tiers is not None)
+    _check_groups(
+        lowered, tiers=prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
+    )
     roles = [group.native.role for group in lowered.groups]
     if len(roles) == 1 and roles[0] == _native.Role.BOTH:
         return (EngineServer(lowered.groups),)

@@ -23,6 +23,7 @@ from llmsim.lowering.engine_dtype import narrow_notes
 from llmsim.lowering.evidence import unlike_published
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
+from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_copies
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
 from llmsim.lowering.network.contended.collectives import ContendedDomain, contended_domains
 from llmsim.lowering.network.contended.domains import Domain, domains_of
@@ -65,6 +66,7 @@ def lower(
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     routes = routes_of(deployment)
+    options = replace(options, tiers=keeps_kv_below(deployment, tiers=options.tiers))
     groups, kinds = _lower_groups(deployment, options, models, routes, known)
     if options.profile_dirs_given:
         _require_a_bundle(kinds)
@@ -101,6 +103,7 @@ def lower(
         None,
         0 if overheads is None else overheads.output_ps,
         unlike_published(groups, lockstep_groups, options),
+        kv_offloading=offloading_copies(deployment, groups, shared.network),
     )
 
 

@@ -52,6 +52,7 @@ from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
+from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
@@ -270,6 +271,9 @@ def _scheduler(
         ),
     )
     scheduler.lora = lora_config(group.engine, request.operators)
+    scheduler.offloading = offloading_config(
+        group, request.model, request.layout, ledger, request.dtypes
+    )
     return scheduler
 
 
@@ -297,6 +301,7 @@ def static_view(group: Group, deployment: Deployment, options: LoweringOptions) 
     Raises InputError where the layout does not split the model, and InfeasibleError where the
     model does not fit.
     """
+    options = replace(options, tiers=keeps_kv_below(deployment, tiers=options.tiers))
     group, request, stages = _asked(group, deployment, options, None)
     hybrid = shares_blocks(group, request.model, tiers=options.tiers)
     ledger = _ledger(group, request, None, None, hybrid=hybrid)
@@ -369,6 +374,7 @@ def _settled(
     group: Group, deployment: Deployment, model: ModelConfig, *, tiers: bool
 ) -> tuple[Group, Layout]:
     """The group with what its engine derives from the model, and its layout."""
+    refuse_offloading(group, model)
     limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
     limited = with_narrow_floats(limited, model)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)

@@ -136,6 +136,8 @@ class LoweredDeployment:
     """What each token of an answer takes beside the engine, before its client has it."""
     unlike_published: tuple[str, ...] = ()
     """Features that no published server has whose figures the error interval is learnt from."""
+    kv_offloading: "tuple[_native.OffloadingCopies, ...]" = ()
+    """Of each group, how its KV comes to host memory and back by its engine's own rules."""
     networks: tuple[ClusterNetwork | None, ...] = ()
     """Of each group, `network` with the groups of its layout on it; empty without layouts."""
 

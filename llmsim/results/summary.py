@@ -120,6 +120,9 @@ def _where_used(
     host_cache = {name: _total(results, f"host_cache_{name}") for name in _HOST_CACHE}
     if any(host_cache.values()):
         block["host_cache"] = host_cache
+    offloading = {name: _total(results, f"offloading_{name}") for name in _OFFLOADING}
+    if any(offloading.values()):
+        block["kv_offloading"] = offloading
     load_failures = {name: _total(results, name) for name in ("failed_loads", "lost_tokens")}
     if any(load_failures.values()):
         block["load_failures"] = load_failures
@@ -128,6 +131,14 @@ def _where_used(
     return block
 
 
+_OFFLOADING = (
+    "stored_tokens",
+    "loaded_tokens",
+    "evicted_tokens",
+    "refused_tokens",
+    "deferred_lookups",
+)
+"""What vLLM's offloading counts."""
 _HOST_CACHE = ("written_tokens", "loaded_tokens", "dropped_tokens", "evicted_tokens")
 """What HiCache counts."""
 

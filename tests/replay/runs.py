@@ -107,6 +107,12 @@ def _kv() -> list[Run]:
         for mode in ("write-through", "write-through-selective", "write-back")
         for recall in ("sync", "async")
     ]
+    offloaded = _on("h100_cpu_prefix_pool", *SHARED_PREFIX, *ROOFLINE, *full[:4])
+    size = ("--engine-profile", "vllm-0.33", "--kv-offloading-size", "1")
+    runs += [
+        Run(f"offloading-{policy}", (*offloaded, *size, "--kv-offloading-eviction-policy", policy))
+        for policy in ("lru", "arc")
+    ]
     apart = _on("h100_llama31_8b_pd_2p1d", *BUSY, *ROOFLINE)
     runs += [
         Run(f"transfer-{name}", (*apart, "--kv-transfer-mode", mode, "--kv-transfer", how))

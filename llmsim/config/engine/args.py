@@ -51,6 +51,11 @@ _SHOWN_IF_SET = (
     "fully_sharded_loras",
     "kv_load_failure_policy",
     "kv_load_failure_rate",
+    "kv_offloading_size",
+    "kv_offloading_blocks_per_chunk",
+    "kv_offloading_eviction_policy",
+    "kv_offloading_prompt_only",
+    "kv_offloading_store_threshold",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -161,6 +166,16 @@ class EngineArgs:
     kv_load_failure_policy: str | None
     """A name of `KV_LOAD_FAILURE_POLICIES`; None: the first."""
     kv_load_failure_rate: float
+    kv_offloading_size: float | None
+    """GiB of host memory for offloaded KV of all ranks; None: nothing is offloaded."""
+    kv_offloading_blocks_per_chunk: int | None
+    """None: one."""
+    kv_offloading_eviction_policy: str | None
+    """A name of `KV_OFFLOADING_EVICTIONS`; None: the first."""
+    kv_offloading_prompt_only: bool | None
+    """None: true, as in vLLM."""
+    kv_offloading_store_threshold: int | None
+    """None: 0, with which chunks are stored at once."""
     max_num_encoder_input_tokens: int | None
     """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""
     encoder_cache_size: int | None

@@ -17,6 +17,7 @@ from llmsim.config.fields import (
     PositiveCount,
     PositiveTokens,
     Section,
+    SizeGib,
     TimeNs,
     Tokens,
     Utilization,
@@ -48,6 +49,8 @@ SGLANG_RETRACTIONS = ("length", "priority")
 """Values of SGLang's `retraction_policy`, in that order."""
 HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 """Values of SGLang's `hicache_write_policy`."""
+KV_OFFLOADING_EVICTIONS = ("lru", "arc")
+"""Values of `eviction_policy` of vLLM's OffloadingConnector, its default first."""
 KV_LOAD_FAILURE_POLICIES = ("fail", "recompute")
 """Values of vLLM's `kv_load_failure_policy`, its default first."""
 KV_CACHE_DTYPES = DTYPES | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -235,6 +238,35 @@ class EngineOptions(Section):
         default=None,
         description="Sets the share of loads of KV that fail, from prefill instances and from KV "
         "tiers (docs/explanation/kv_tiers.md).",
+    )
+    kv_offloading_size: Annotated[SizeGib | None, OnCommandLine(float)] = Field(
+        default=None,
+        description="Keeps KV of prompts in so many GiB of host memory for all ranks of an engine, "
+        "by the rules of vLLM's OffloadingConnector (vllm-0.33; docs/explanation/kv_tiers.md).",
+    )
+    kv_offloading_blocks_per_chunk: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 12)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the KV blocks that are offloaded and loaded together; 1 if not given.",
+    )
+    kv_offloading_eviction_policy: Annotated[
+        Annotated[str, _one_of(KV_OFFLOADING_EVICTIONS)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Chooses which chunks a full pool of offloaded KV gives up: lru (the default) "
+        "or arc.",
+    )
+    kv_offloading_prompt_only: Annotated[bool | None, OnCommandLine(bool)] = Field(
+        default=None,
+        description="Offloads KV of prompts alone, as vLLM does by default, or of answers, too.",
+    )
+    kv_offloading_store_threshold: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 16)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Offloads a chunk when it is computed or found for the so manieth time; below "
+        "2, the default, at once.",
     )
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,

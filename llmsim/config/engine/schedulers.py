@@ -51,6 +51,11 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "fully_sharded_loras": False,
     "kv_load_failure_policy": None,
     "kv_load_failure_rate": 0.0,
+    "kv_offloading_size": None,
+    "kv_offloading_blocks_per_chunk": None,
+    "kv_offloading_eviction_policy": None,
+    "kv_offloading_prompt_only": None,
+    "kv_offloading_store_threshold": None,
     "max_num_encoder_input_tokens": None,
     "encoder_cache_size": None,
     "disable_chunked_mm_input": False,
@@ -83,6 +88,14 @@ engine does.
 dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc).
 """
 
+KV_OFFLOADING = (
+    "kv_offloading_size",
+    "kv_offloading_blocks_per_chunk",
+    "kv_offloading_eviction_policy",
+    "kv_offloading_prompt_only",
+    "kv_offloading_store_threshold",
+)
+
 VERSIONED = (
     "prefix_cache_retention_interval",
     "prefix_match_unit",
@@ -93,6 +106,7 @@ VERSIONED = (
     "max_lora_rank",
     "max_cpu_loras",
     "fully_sharded_loras",
+    *KV_OFFLOADING,
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -121,6 +135,7 @@ _ONLY_VLLM = _DRAFTS | {
     "fully_sharded_loras",
     "kv_load_failure_policy",
     "kv_load_failure_rate",
+    *KV_OFFLOADING,
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -151,6 +166,8 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
         check_policy(values["scheduling_policy"])
     _check_priorities(values, positions, refuse)
     _check_host_cache(values, positions, refuse)
+    if name in (VLLM, INSTALLED):
+        _check_offloading(values, positions, refuse)
     if name == INSTALLED:
         _check_installed(values, positions, refuse)
     elif name != VLLM:
@@ -267,6 +284,25 @@ def _check_host_cache(
             raise refuse(asked, f"does not go with this {option}; remove it, or {change}")
     if values["hicache_ratio"] is not None and values["hicache_size"]:
         raise refuse("hicache_size", "contradicts hicache_ratio; remove one of them")
+
+
+def _check_offloading(
+    values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
+) -> None:
+    """KV offloading extends the prefix cache."""
+    asked, *others = KV_OFFLOADING
+    if values[asked] is None:
+        for option in others:
+            if option in positions:
+                raise refuse(option, f"has an effect only with {asked}; remove it, or give that")
+        return
+    for option, contradicts, change in (
+        ("enable_prefix_caching", not values["enable_prefix_caching"], "set that true"),
+        ("skip_prefill", values["skip_prefill"], "set that false"),
+        ("kv_load_failure_rate", values["kv_load_failure_rate"] > 0, "remove that"),
+    ):
+        if contradicts:
+            raise refuse(asked, f"does not go with this {option}; remove it, or {change}")
 
 
 def _check_other(

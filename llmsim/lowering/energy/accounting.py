@@ -72,7 +72,7 @@ class Accounting:
         handed = self._handed_over(
             cast("Mapping[str, Any] | None", simulation.kv_transfers()), requests
         )
-        media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()]
+        media = [str(row["name"]).split()[0] for row in simulation.kv_tiers()] or ["CPU"]
         times_ps = _operator_times(simulation.busy_time())
         activities = [simulation.activity(index) for index in range(len(self.traffic))]
         uses = [
@@ -190,7 +190,7 @@ network cards.
 
 def _tier_bytes(activity: Mapping[str, Any], media: Sequence[str]) -> dict[str, int]:
     """Bytes between a group and the tiers of KV below it, which its devices' memory gives or takes
-    as well.
+    as well; what an engine offloads by itself goes to host memory.
     """
     moved = {"memory_bytes": 0}
     for pool, size in activity["tier_bytes"]:

@@ -14,6 +14,7 @@ from llmsim.lowering.contention import Memory, weights_in
 from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
 from llmsim.lowering.offload.placement import HOST
 from llmsim.lowering.parallel_layout import stages_of
+from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig
 from llmsim.model.memory.sizes import kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -241,13 +242,20 @@ def bytes_per_token(group: "LoweredGroup") -> list[int]:
     """Of every rank, stage by stage; ranks that share sequences by tokens hold as many of a block
     each.
     """
-    layout, engine = group.layout, group.engine
+    ledger, block_size = group.ledger, group.engine.block_size
+    return rank_bytes_per_token(group.model, group.layout, ledger, group.dtypes, block_size)
+
+
+def rank_bytes_per_token(
+    model: ModelConfig, layout: Layout, ledger: MemoryLedger, dtypes: Dtypes, block: int
+) -> list[int]:
+    """The same of a group that is not lowered yet, whose blocks have `block` tokens on each rank
+    that shares sequences by tokens.
+    """
     if layout.pp == 1:
-        sizes = [-(-group.ledger.block_bytes // engine.block_size)]
+        sizes = [-(-ledger.block_bytes // block)]
     else:
-        sizes = [
-            kv_bytes_per_token(group.model, stage, group.dtypes) for stage in stages_of(layout)
-        ]
+        sizes = [kv_bytes_per_token(model, stage, dtypes) for stage in stages_of(layout)]
     return [-(-size // layout.context_ranks) for size in sizes for _ in range(layout.stage_ranks)]
 
 

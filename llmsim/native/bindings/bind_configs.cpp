@@ -327,6 +327,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("encoder", &SchedulerConfig::encoder)
       .def_rw("lora", &SchedulerConfig::lora)
       .def_rw("host_cache", &SchedulerConfig::host_cache)
+      .def_rw("offloading", &SchedulerConfig::offloading)
       .def_rw("load_failures", &SchedulerConfig::load_failures)
       .def_rw("kv", &SchedulerConfig::kv)
       .def("with_policies", &with_policies, "policies"_a, "The same, but for these decisions.");

@@ -2,7 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "loop/simulation_config.h"
+#include "kv/offloading/connector.h"
 
 using namespace nanobind::literals;
 
@@ -32,18 +32,17 @@ void bind_kv_offloading(nb::module_& m) {
           "Chunks whose offers are counted.")
       .def_rw("blocks_per_chunk", &OffloadingConfig::blocks_per_chunk)
       .def_rw("prompt_only", &OffloadingConfig::prompt_only, "Chunks of answers are not stored.");
-  nb::class_<OffloadingGroup>(m, "OffloadingGroup", "A group's KV in host memory.")
+  nb::class_<GroupCopiesConfig>(m, "OffloadingCopies",
+                                "How a group's KV comes to host memory and back.")
       .def(
           "__init__",
-          [](OffloadingGroup* group, const OffloadingConfig& config,
-             std::vector<NetworkNodeId> ranks, NetworkNodeId host,
+          [](GroupCopiesConfig* group, std::vector<NetworkNodeId> ranks, NetworkNodeId host,
              std::vector<std::int64_t> bytes_per_token,
              std::vector<std::int64_t> bytes_stored_per_token) {
-            new (group) OffloadingGroup{config,
-                                        {std::move(ranks), host, std::move(bytes_per_token),
-                                         std::move(bytes_stored_per_token)}};
+            new (group) GroupCopiesConfig{std::move(ranks), host, std::move(bytes_per_token),
+                                          std::move(bytes_stored_per_token)};
           },
-          "config"_a, "ranks"_a, "host"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
+          "ranks"_a, "host"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
           "The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a "
           "token that each loads and stores.");
 }

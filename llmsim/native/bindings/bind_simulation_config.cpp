@@ -394,7 +394,7 @@ void bind_simulation_config(nb::module_& m) {
              const FrontendConfig* frontend, const ObserversConfig* observers,
              const LimitsConfig* limits, std::vector<ControllerMaker> controllers,
              const LiveConfig* live, const LayoutsConfig* layouts,
-             std::vector<OffloadingGroup> kv_offloading) {
+             std::vector<GroupCopiesConfig> kv_offloading) {
             new (config) SimulationConfig{
                 std::move(source),
                 copied(live),

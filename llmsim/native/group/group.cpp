@@ -409,11 +409,11 @@ void Group::use_tiers(GroupTiers& tiers, bool parks) {
   tiered->use_tiers(&tiers);
 }
 
-void Group::use_offloading(const OffloadingConfig& config, GroupCopies& copies) {
+void Group::use_copies(GroupCopies& copies) {
   OffloadedKv* offloaded = scheduler_->offloaded_kv();
   if (offloaded == nullptr) throw std::invalid_argument("this scheduler offloads no KV");
   moves_ = &copies;
-  offloaded->use_offloading(config, copies);
+  offloaded->use_copies(copies);
 }
 
 void Group::hear_of_moved(Ps launched, Ps now) {

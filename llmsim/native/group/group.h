@@ -202,7 +202,7 @@ class Group final : public Entity, public StepSink {
   // scheduler that cannot do that.
   void use_tiers(GroupTiers& tiers, bool parks);
   // The same for a pool in host memory under vLLM's own rules.
-  void use_offloading(const OffloadingConfig& config, GroupCopies& copies);
+  void use_copies(GroupCopies& copies);
 
   // Null: nothing is below it.
   const GroupMoves* moves() const { return moves_; }

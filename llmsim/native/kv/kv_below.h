@@ -57,6 +57,8 @@ class KvBelow {
   }
   // Transfers that have not ended and for which nobody is parked.
   virtual std::int32_t num_unawaited() const { return 0; }
+  // Recounts what it holds (invariant 4).
+  virtual bool consistent() const { return true; }
   // Whether its engine has to form another step, whoever is left to run.
   virtual bool pending() const { return false; }
 };

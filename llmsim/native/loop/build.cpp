@@ -138,7 +138,7 @@ void Simulation::use_tiers(Group& group) {
   if (tiers != nullptr) group.use_tiers(*tiers, kv_tiers_->parks());
 }
 
-void Simulation::build_offloading(const std::vector<OffloadingGroup>& groups) {
+void Simulation::build_offloading(const std::vector<GroupCopiesConfig>& groups) {
   OffloadingCopies::Callbacks callbacks;
   callbacks.opened = [this](std::int32_t group) { groups_[at(group)]->schedule_now(now()); };
   callbacks.ended = [this](std::int32_t group, RequestId request, bool load) {
@@ -148,9 +148,9 @@ void Simulation::build_offloading(const std::vector<OffloadingGroup>& groups) {
   };
   offloading_copies_ = std::make_unique<OffloadingCopies>(*network_, std::move(callbacks));
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    offloading_copies_->add_group(groups[i].copies);
+    offloading_copies_->add_group(groups[i]);
     GroupCopies* copies = offloading_copies_->of(static_cast<std::int32_t>(i));
-    if (copies != nullptr) groups_[i]->use_offloading(groups[i].config, *copies);
+    if (copies != nullptr) groups_[i]->use_copies(*copies);
   }
 }
 

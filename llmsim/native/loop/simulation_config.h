@@ -14,7 +14,7 @@
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv/kv_tiers.h"
-#include "kv/offloading/connector.h"
+#include "kv/offloading/copies.h"
 #include "kv_transfer/kv_transfer.h"
 #include "loop/layouts.h"
 #include "loop/membership.h"
@@ -44,12 +44,6 @@ struct LimitsConfig {
   Ps horizon = kEndOfTime;  // the run ends then, whatever is still to be done
 };
 
-// How a group keeps KV in host memory; without ranks it does not.
-struct OffloadingGroup {
-  OffloadingConfig config;
-  GroupCopiesConfig copies;
-};
-
 struct SimulationConfig {
   std::shared_ptr<const Source> source;  // null: requests are live
   std::optional<LiveConfig> live;
@@ -58,7 +52,7 @@ struct SimulationConfig {
   std::optional<NetworkConfig> network;
   std::vector<ContentionSpec> contention;
   std::optional<KvTiersConfig> kv_tiers;
-  std::vector<OffloadingGroup> kv_offloading;  // by group; none: nobody does
+  std::vector<GroupCopiesConfig> kv_offloading;  // by group; none: nobody does
   std::optional<KvTransferConfig> kv_transfer;
   FrontendConfig frontend;
   ObserversConfig observers;

@@ -11,7 +11,6 @@ namespace llmsim {
 class GroupCopies;
 class GroupTiers;
 class KeyLog;
-struct OffloadingConfig;
 
 // A request whose prompt's KV comes from another group, and how much of it (tokens) was here
 // already.
@@ -52,12 +51,13 @@ class TieredKv {
   ~TieredKv() = default;
 };
 
-// Keeps KV in a pool in host memory under vLLM's own rules (OffloadingConnector).
+// Keeps KV in a pool in host memory under vLLM's own rules (OffloadingConnector); how is in its
+// config.
 class OffloadedKv {
  public:
   // The copies stay for as long as the scheduler lives. Throws std::invalid_argument where there is
   // no prefix cache, or layers are of several kinds.
-  virtual void use_offloading(const OffloadingConfig& config, GroupCopies& copies) = 0;
+  virtual void use_copies(GroupCopies& copies) = 0;
 
  protected:
   ~OffloadedKv() = default;

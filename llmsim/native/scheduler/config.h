@@ -75,6 +75,7 @@ struct SchedulerConfig {
   EncoderConfig encoder;
   LoraSlotsConfig lora;
   HostCacheConfig host_cache;
+  OffloadingConfig offloading;  // with copies to and from host memory
   LoadFailuresConfig load_failures;
   StepLimitsConfig limits;
   VersionRules rules;

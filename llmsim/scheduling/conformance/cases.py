@@ -25,6 +25,7 @@ from llmsim.scheduling.conformance.connectors import (
     GroupOfCase,
     groups_of,
     load_failures,
+    offloading_config,
     parts_between,
 )
 
@@ -158,6 +159,7 @@ def group_spec(
     scheduler.prefill_all_but_last_token = connector.get("state_bytes", 0) > 0
     scheduler.tiered = connector.get("kind") == POOL
     scheduler.load_failures = load_failures(case)
+    scheduler.offloading = offloading_config(case)
     native = _native.GroupConfig()
     native.index, native.role = index, group.role
     native.depth = case["resolved"]["max_concurrent_batches"]

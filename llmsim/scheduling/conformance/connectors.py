@@ -115,17 +115,37 @@ def _pool(case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
 def _offloading(
     case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
 ) -> dict[str, Any]:
-    connector = case["config"]["connector"]
+    device, host = place(), place()
+    bytes_per_token = [BYTES_PER_TOKEN]
+    copies = _native.OffloadingCopies([device], host, bytes_per_token, bytes_per_token)
+    return {"kv_offloading": [copies]}
+
+
+def offloading_config(case: Case) -> "_native.OffloadingConfig":
+    """What a case says of vLLM's own offloading; an empty pool where it says nothing."""
     native = _native.OffloadingConfig()
+    connector = case["config"].get("connector", {})
+    if connector.get("kind") != OFFLOADING:
+        return native
     native.num_chunks = connector["pool_chunks"]
     native.eviction = EVICTIONS[connector["eviction"]]
     native.store_threshold = connector["store_threshold"]
     native.blocks_per_chunk = connector["chunk_blocks"]
     native.prompt_only = connector["prompt_only"]
-    device, host = place(), place()
-    bytes_per_token = [BYTES_PER_TOKEN]
-    group = _native.OffloadingGroup(native, [device], host, bytes_per_token, bytes_per_token)
-    return {"kv_offloading": [group]}
+    return native
+
+
+def offloading_options(native: "_native.OffloadingConfig") -> Case:
+    """The options of a case's connector that this is made from."""
+    names = {value: name for name, value in EVICTIONS.items()}
+    return {
+        "kind": OFFLOADING,
+        "pool_chunks": native.num_chunks,
+        "chunk_blocks": native.blocks_per_chunk,
+        "eviction": names[native.eviction],
+        "store_threshold": native.store_threshold,
+        "prompt_only": native.prompt_only,
+    }
 
 
 _PARTS = {HANDOVER: _handover, POOL: _pool, OFFLOADING: _offloading}

@@ -17,7 +17,7 @@ import numpy as np
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
-from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE
+from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE, offloading_options
 from llmsim.scheduling.conformance.vllm_live import (
     LiveRequest,
     VllmScheduler,
@@ -64,6 +64,8 @@ def _connector(config: Any) -> dict[str, Any]:
     """Options of a case for a group that hands KV over or keeps some in pools below it; none for
     any other.
     """
+    if config.offloading.num_chunks > 0:
+        return {"role": "both", "connector": offloading_options(config.offloading)}
     if not (config.kv_producer or config.kv_consumer or config.tiered):
         return {}
     role = "prefill" if config.kv_producer else "decode" if config.kv_consumer else "both"

@@ -155,7 +155,7 @@ void PythonScheduler::use_tiers(GroupTiers* tiers) {
   scheduler_.attr("use_tiers")(below_);
 }
 
-void PythonScheduler::use_offloading(const OffloadingConfig&, GroupCopies& copies) {
+void PythonScheduler::use_copies(GroupCopies& copies) {
   const nb::gil_scoped_acquire lock;
   copies_ = std::make_shared<CopiesBelow>(copies);
   scheduler_.attr("use_copies")(copies_);

@@ -104,7 +104,7 @@ class PythonScheduler final : public Scheduler,
   void use_tiers(GroupTiers* tiers) override;
   bool may_park() const override { return true; }
   OffloadedKv* offloaded_kv() override { return connects_ ? this : nullptr; }
-  void use_offloading(const OffloadingConfig& config, GroupCopies& copies) override;
+  void use_copies(GroupCopies& copies) override;
 
  private:
   // Whether it is to be asked once more although nobody runs or waits.

@@ -53,6 +53,7 @@ class OffloadingConnector final : public KvBelow {
   void left(RequestId request, std::int32_t computed) override;
   bool moved(RequestId request) override;
   std::int32_t num_unawaited() const override { return num_stores_; }
+  bool consistent() const override { return pool_.consistent(); }
   bool pending() const override { return !left_.empty() || !jobs_.empty(); }
 
   OffloadingCounters totals() const {

@@ -261,14 +261,14 @@ void VllmV1::start(RequestId request, std::int32_t computed) {
   some_prompts_start_ |= computed < s.num_tokens - 1;
 }
 
-void VllmV1::use_offloading(const OffloadingConfig& config, GroupCopies& copies) {
+void VllmV1::use_copies(GroupCopies& copies) {
   if (config_.kv_producer || config_.kv_consumer || config_.decode_only)
     throw std::invalid_argument("KV that is handed over does not go with KV offloading");
   if (ranker_ != nullptr)
     throw std::invalid_argument("rankings of requests do not go with KV offloading");
   if (config_.load_failures.on())
     throw std::invalid_argument("loads that fail do not go with KV offloading");
-  offloading_ = &kv_.use_offloading(config, copies);
+  offloading_ = &kv_.use_offloading(config_.offloading, copies);
 }
 
 void VllmV1::take_reserved(std::vector<Reserved>& out) {

@@ -50,7 +50,9 @@ class VllmV1 final : public Scheduler,
   std::int64_t most_blocks(std::int64_t slots) const override {
     return kv_.most_blocks(slots, limits().slots_ahead);
   }
-  bool pool_consistent() const override { return kv_.pool().consistent(); }
+  bool pool_consistent() const override {
+    return kv_.pool().consistent() && kv_.below().consistent();
+  }
 
   KvConnector* kv_connector() override { return this; }
   void take_reserved(std::vector<Reserved>& out) override;
@@ -59,7 +61,7 @@ class VllmV1 final : public Scheduler,
   void use_tiers(GroupTiers* tiers) override { kv_.use_tiers(*tiers); }
   bool may_park() const override { return true; }
   OffloadedKv* offloaded_kv() override { return this; }
-  void use_offloading(const OffloadingConfig& config, GroupCopies& copies) override;
+  void use_copies(GroupCopies& copies) override;
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   RoundCounting* round_counting() override { return this; }
