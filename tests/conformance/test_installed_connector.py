@@ -5,17 +5,20 @@ from typing import Any
 
 import pytest
 
+from llmsim import _native
 from llmsim.cli import main
 from llmsim.scheduling.conformance.vllm_installed import _connector
 from llmsim.scheduling.conformance.vllm_live import LiveRequest, prompt_alone
 
 
-def group(**given: bool) -> Any:
+def group(**given: Any) -> Any:
     flags = dict.fromkeys(
         ("kv_producer", "kv_consumer", "tiered", "prefill_all_but_last_token"), False
     )
     failures = SimpleNamespace(recomputes=given.pop("recomputes", False))
-    return SimpleNamespace(**{**flags, **given}, load_failures=failures)
+    offloading = _native.OffloadingConfig()
+    offloading.num_chunks = given.pop("chunks", 0)
+    return SimpleNamespace(**{**flags, **given}, load_failures=failures, offloading=offloading)
 
 
 def test_groups_that_hand_kv_over_or_have_pools_get_a_connector() -> None:
@@ -27,6 +30,12 @@ def test_groups_that_hand_kv_over_or_have_pools_get_a_connector() -> None:
     assert again["connector"]["load_failures"] == {"policy": "recompute"}
     states = _connector(group(kv_consumer=True, prefill_all_but_last_token=True))
     assert states["connector"]["state_bytes"] == 1
+
+
+def test_groups_that_offload_kv_get_vllms_own_connector() -> None:
+    options = {"chunk_blocks": 1, "eviction": "lru", "store_threshold": 0, "prompt_only": True}
+    connector = {"kind": "offloading", "pool_chunks": 7, **options}
+    assert _connector(group(tiered=True, chunks=7)) == {"role": "both", "connector": connector}
 
 
 @pytest.mark.parametrize(("tokens", "left"), [(1, 1), (2, 1), (9, 8)])
