@@ -13,6 +13,7 @@ from llmsim.cli import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = str(ROOT / "cluster_config" / "h100_cpu_prefix_pool.json")
+ATTENDS_ON_HOST = str(ROOT / "cluster_config" / "cpu_attention_instance.json")
 PAIR = str(ROOT / "cluster_config" / "h100_llama31_8b_pd.json")
 PREFIXES = "synthetic:n=40,rate=20,input=fixed:20,output=fixed:5,prefixes=4:tokens=1024,seed=1"
 SMALL = {"num_gpu_blocks_override": 150, "max_model_len": 2048, "engine_profile": "vllm-0.33"}
@@ -113,6 +114,7 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
         (["--scheduler", "sarathi"], "is an option of the scheduler vllm_v1, not of sarathi"),
         (["--scheduling-policy", "h2q_br"], "together with scheduling_policy h2q_br does not run"),
         (["--cluster-config", PAIR], "together with a role of disaggregation (pd_type) does not"),
+        (["--cluster-config", ATTENDS_ON_HOST], "its KV cache is in the node's memory"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(

@@ -56,8 +56,7 @@ def refuse_offloading(group: Group, model: ModelConfig) -> None:
     ):
         if there:
             raise NotYetError(
-                f"{group.field_path}: {OPTION} together with {what} does not run in this version; "
-                "remove one of them"
+                f"{OPTION} together with {what} does not run in this version; remove one of them"
             )
 
 
@@ -87,8 +86,8 @@ def offloading_config(
     native.num_chunks = _size_bytes(engine) // chunk
     if native.num_chunks == 0:
         raise InfeasibleError(
-            f"{group.field_path}: {OPTION} is {engine.kv_offloading_size} GiB, but a chunk of "
-            f"{tokens} tokens takes {chunk} B; raise it"
+            f"{OPTION} is {engine.kv_offloading_size} GiB, but a chunk of {tokens} tokens takes "
+            f"{chunk} B; raise it"
         )
     return native
 
@@ -99,7 +98,8 @@ def offloading_copies(
     """How the KV of each group comes to the memory of its node and back; none where nobody
     offloads.
 
-    Raises InputError where a node has no memory, InfeasibleError where it is too small.
+    Raises InputError where a node has no memory, or has the KV cache itself, and InfeasibleError
+    where it is too small.
     """
     if not offloads(deployment):
         return ()
@@ -110,6 +110,11 @@ def offloading_copies(
         if place.engine.kv_offloading_size is None:
             copies.append(_native.OffloadingCopies([], 0, [], []))
             continue
+        if group.offload is not None and group.offload.kv_bytes is not None:
+            raise InputError(
+                f"{deployment.cluster_path}: {place.field_path}: its KV cache is in the node's "
+                f"memory, where it attends; leave {OPTION} out"
+            )
         sizes, host = bytes_per_token(group), network.hosts[place.node]
         assert host is not None  # the node has a memory
         stored = _stored(group.model, group.layout, sizes)
