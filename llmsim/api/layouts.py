@@ -105,7 +105,7 @@ def _decide(cluster: "ClusterModel") -> "Callable[[], Decision] | None":
 
 def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPlan]":
     """Every device holds its shards of all layouts, which leaves less for KV."""
-    from llmsim.lowering.layouts import largest_shard
+    from llmsim.lowering.weight_shards import largest_shard
 
     shards = [largest_shard(plan) for plan in plans]
     made = []
@@ -176,7 +176,7 @@ def _refuse_unknown_nodes(
     cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]"
 ) -> None:
     """What goes between nodes needs to know where they end."""
-    from llmsim.lowering.layouts import devices_per_server
+    from llmsim.lowering.weight_moves import devices_per_server
 
     apart = any(plan.lowered.kv_transfers is not None for plan in plans)
     if cluster.node is not None or not (apart or options.tiers is not None):

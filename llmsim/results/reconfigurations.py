@@ -44,6 +44,7 @@ def _switch(row: Mapping[str, int], names: Sequence[str], layouts: "LayoutPlans"
         "weights_links_bytes": moves.links_bytes,
         "weights_network_bytes": moves.network_bytes,
         "weights_kept_bytes": moves.kept_bytes,
+        "weights_host_bytes": moves.host_bytes,
     }
 
 
