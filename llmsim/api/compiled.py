@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment, LoweringOptions
     from llmsim.lowering.deployment import Kinds
+    from llmsim.lowering.network.cluster_network import ClusterNetwork
 
 KEPT = 16
 """Compiled clusters that are kept for the next run."""
@@ -76,18 +77,23 @@ class KnownGroups:
         self._kept: OrderedDict[Hashable, tuple[Kinds, InputFiles]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def lowered(self, deployment: "Deployment", options: "LoweringOptions") -> "LoweredDeployment":
+    def lowered(
+        self,
+        deployment: "Deployment",
+        options: "LoweringOptions",
+        beside: "ClusterNetwork | None" = None,
+    ) -> "LoweredDeployment":
         """The lowered deployment; groups that an earlier one had are not compiled again."""
         from llmsim.lowering import lower
 
         key = _surroundings(deployment, options)
         if key is None:
-            return lower(deployment, options)
+            return lower(deployment, options, beside=beside)
         with self._lock:
             kinds, files = self._kinds(key)
             try:
                 with input_files.recorded() as read:
-                    return lower(deployment, options, kinds)
+                    return lower(deployment, options, kinds, beside)
             finally:
                 files.add(read)
 

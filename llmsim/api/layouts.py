@@ -1,6 +1,6 @@
 """Layouts of a cluster file: each is resolved and lowered as if it served alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from llmsim.lowering import LoweredDeployment
     from llmsim.lowering.kv.tiers import KvTierOptions
     from llmsim.lowering.layouts import LayoutPlan, LayoutPlans
+    from llmsim.lowering.network.cluster_network import ClusterNetwork
     from llmsim.scheduling.reconfigure import Decision
 
-Lower = Callable[["Deployment"], "LoweredDeployment"]
+Lower = Callable[["Deployment", "ClusterNetwork | None"], "LoweredDeployment"]
 Resolve = Callable[["ClusterModel"], "Deployment"]
 
 
@@ -34,17 +35,19 @@ def plans_of(
 
     assert cluster.layouts is not None
     cost = cluster.reconfiguration or Reconfiguration()
-    plans = []
-    for name in cluster.layouts:
+    plans: list[LayoutPlan] = []
+    names = list(cluster.layouts)
+    for name in sorted(names, key=lambda name: name != first_layout(cluster)):
         deployment = resolve(serving(cluster, name))
         paths = _paths(deployment, [field_path(at) for at, _ in places_of(cluster, name)])
-        plans.append(_plan(name, deployment, lower(deployment), paths, options))
+        plans.append(_plan(name, deployment, lower, paths, plans, options))
+    plans.sort(key=lambda plan: names.index(plan.name))
     _refuse(cluster, options, plans, moves_kv=cost.kv == "move")
     if cost.weights == "cached" and cost.fixed_s is None:
-        plans = _with_all_shards(plans, lower)
+        plans = _with_all_shards(plans, lower, options)
     if options.tiers is not None:
         plans = _with_tiers(plans, options.tiers)
-    initial = list(cluster.layouts).index(first_layout(cluster))
+    initial = names.index(first_layout(cluster))
     return plan_layouts(plans, initial, cluster.switch, cost, _decide(cluster))
 
 
@@ -57,16 +60,22 @@ def _paths(deployment: "Deployment", places: list[str]) -> dict[str, str]:
 def _plan(
     name: str,
     deployment: "Deployment",
-    lowered: "LoweredDeployment",
-    paths: dict[str, str],
+    lower: Lower,
+    paths: Mapping[str, str],
+    before: "Sequence[LayoutPlan]",
     options: RunOptions,
 ) -> "LayoutPlan":
+    """A layout, on the network of those that were planned before it."""
     from llmsim.lowering.layouts import LayoutPlan
-    from llmsim.lowering.network.cluster_network import cluster_network
+    from llmsim.lowering.network.cluster_network import cluster_network, network_beside
     from llmsim.lowering.network.topology import routes_of
 
+    beside = before[-1].network if before else None
+    lowered = lower(deployment, beside)
     network = lowered.network
-    if network is None:
+    if network is None and beside is not None:
+        network = network_beside(beside, deployment)
+    elif network is None:
         contention = "fifo" if options.network == "congestion-aware" else "fair"
         network = cluster_network(deployment, contention, routes_of(deployment))
     return LayoutPlan(name, deployment, lowered, paths, network)
@@ -103,12 +112,14 @@ def _decide(cluster: "ClusterModel") -> "Callable[[], Decision] | None":
     return partial(decision, maker, list(cluster.layouts))
 
 
-def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPlan]":
+def _with_all_shards(
+    plans: "list[LayoutPlan]", lower: Lower, options: RunOptions
+) -> "list[LayoutPlan]":
     """Every device holds its shards of all layouts, which leaves less for KV."""
     from llmsim.lowering.weight_shards import largest_shard
 
     shards = [largest_shard(plan) for plan in plans]
-    made = []
+    made: list[LayoutPlan] = []
     for plan, own in zip(plans, shards, strict=True):
         groups = []
         for group in plan.deployment.groups:
@@ -116,7 +127,7 @@ def _with_all_shards(plans: "list[LayoutPlan]", lower: Lower) -> "list[LayoutPla
             memory = replace(group.memory, capacity_bytes=group.memory.capacity_bytes - others)
             groups.append(replace(group, memory=memory))
         deployment = replace(plan.deployment, groups=tuple(groups))
-        made.append(replace(plan, deployment=deployment, lowered=lower(deployment)))
+        made.append(_plan(plan.name, deployment, lower, plan.field_paths, made, options))
     return made
 
 
@@ -128,6 +139,7 @@ def _refuse(
     )
     _refuse_unlike_models(cluster, plans)
     _refuse_unknown_nodes(cluster, options, plans)
+    _refuse_several_hosts(cluster, plans)
     for is_so, what, remedy in (
         (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
         (asked, "an endpoint of the API server", "leave endpoint out"),
@@ -142,11 +154,44 @@ def _refuse(
             "kv_offloading_size",
             "give --prefix-storage CPU instead",
         ),
+        (
+            moves_kv and _attends_elsewhere(plans),
+            "KV that moves and attention outside of the devices",
+            'set kv to "recompute" or "drop"',
+        ),
+        (
+            options.tiers is not None and len({plan.network.stripes for plan in plans}) > 1,
+            "KV tiers and weights that only some layouts keep in the pool",
+            "leave one of them out",
+        ),
     ):
         if is_so:
             raise NotYetError(
                 f"{cluster.path}: layouts together with {what} do not run in this version; {remedy}"
             )
+
+
+def _attends_elsewhere(plans: "list[LayoutPlan]") -> bool:
+    """Whether the KV of some group is in host memory."""
+    offloads = [group.offload for plan in plans for group in plan.lowered.groups]
+    return any(one is not None and one.kv_bytes is not None for one in offloads)
+
+
+def _refuse_several_hosts(cluster: "ClusterModel", plans: "list[LayoutPlan]") -> None:
+    """What is outside of an instance's devices is in the memory of its host."""
+    for plan in plans:
+        each = plan.deployment.devices_per_node
+        first = 0
+        for group, lowered in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
+            last = first + group.num_devices - 1
+            if lowered.offload is not None and each is not None and first // each != last // each:
+                raise InputError(
+                    f"{cluster.path}: {plan.field_paths[group.field_path]} has weights or "
+                    f"operators outside of its devices, {first} to {last}, which are on several "
+                    f"hosts of {each} devices; remove placement and operator_devices, or keep the "
+                    "instance on one host"
+                )
+            first = last + 1
 
 
 def _loads_fail(plans: "list[LayoutPlan]") -> bool:

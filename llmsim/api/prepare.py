@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.core import Clients, Results, Workload
     from llmsim.lowering import LoweredDeployment, LoweringOptions
     from llmsim.lowering.kv.tiers import LoweredTiers
+    from llmsim.lowering.network.cluster_network import ClusterNetwork
     from llmsim.simulate import SimulationOptions
 
 
@@ -130,8 +131,10 @@ def compile_cluster(
             sheet=sheet_memory(cluster.path),
         )
 
-    def lowered_of(of: "Deployment") -> "LoweredDeployment":
-        return lower(of, how) if known is None else known.lowered(of, how)
+    def lowered_of(of: "Deployment", beside: "ClusterNetwork | None" = None) -> "LoweredDeployment":
+        if known is None:
+            return lower(of, how, beside=beside)
+        return known.lowered(of, how, beside)
 
     with plugins_allowed(options.allow_plugins):
         if cluster.layouts is None:

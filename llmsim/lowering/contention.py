@@ -146,6 +146,8 @@ def _pool_devices(
     if pool.devices == 1:
         assert network.pool is not None, "the file declares it"
         return {"cxl:0": network.pool}
+    if network.pool_devices:
+        return {f"cxl:{number}": place for number, place in enumerate(network.pool_devices)}
     found = {}
     for number in range(pool.devices):
         rate, latency_ps = pool.device.bandwidth_bytes_per_s, pool.device.latency_ps

@@ -24,7 +24,11 @@ from llmsim.lowering.evidence import unlike_published
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_copies
-from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
+from llmsim.lowering.network.cluster_network import (
+    ClusterNetwork,
+    cluster_network,
+    network_beside,
+)
 from llmsim.lowering.network.contended.collectives import ContendedDomain, contended_domains
 from llmsim.lowering.network.contended.domains import Domain, domains_of
 from llmsim.lowering.network.contended.meeting import (
@@ -49,12 +53,16 @@ Kinds = dict[tuple[object, ...], LoweredGroup]
 
 
 def lower(
-    deployment: Deployment, options: LoweringOptions, known: Kinds | None = None
+    deployment: Deployment,
+    options: LoweringOptions,
+    known: Kinds | None = None,
+    beside: ClusterNetwork | None = None,
 ) -> LoweredDeployment:
     """Lowers all groups; groups that differ in nothing but their place share their tables.
 
     `known` keeps the kinds of groups for further deployments with the same links, nodes and
-    options, and is added to.
+    options, and is added to. `beside` is the network of another layout of the same devices, whose
+    places the deployment's memories join.
 
     Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
     """
@@ -83,7 +91,7 @@ def lower(
     for index in (index for lockstep in lockstep_groups for index in lockstep.groups):
         groups[index] = replace(groups[index], expanded=None)  # its lock-step group runs it
     domains = domains_of(deployment, groups, lockstep_groups)
-    shared = _shared(deployment, groups, domains, options, rows, routes)
+    shared = _shared(deployment, groups, domains, options, rows, routes, beside)
     notes += [*account.notes, *transfer_notes(deployment, groups)]
     notes += unshared_notes(deployment, domains, routes, shared.met, tiers=options.tiers)
     notes += shared.notes
@@ -243,6 +251,7 @@ def _shared(
     options: LoweringOptions,
     rows: Mapping[str, Sequence[RowPort]],
     routes: Routes | None,
+    beside: ClusterNetwork | None,
 ) -> _Shared:
     fifo = options.network == "congestion-aware"
     check_capacities(deployment, groups)
@@ -258,10 +267,14 @@ def _shared(
     }
     if not (deployment.disaggregation or options.tiers or meeting or met or any(ports.values())):
         return _Shared(None)
-    network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
+    if beside is None:
+        network = cluster_network(deployment, "fifo" if fifo else "fair", routes)
+    else:
+        network = network_beside(beside, deployment)
     memories = place_memories(deployment, groups, network)
     if len(memories.pools) > 1:
-        network = replace(network, stripes=tuple(memories.pools.values()))
+        stripes = tuple(memories.pools.values())
+        network = replace(network, stripes=stripes, pool_devices=stripes)
     met_by_others(deployment, groups, meeting, network, memories)
     kv_transfers = None
     if deployment.disaggregation is not None:

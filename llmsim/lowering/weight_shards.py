@@ -6,7 +6,7 @@ on different devices each holds its side's matrices alone. What a placement keep
 in a pool, it does not hold.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -216,7 +216,7 @@ def _of_operators(group: Group, lowered: LoweredGroup) -> tuple[Piece, ...]:
     else:
         stages = stage_operators(lowered.model, lowered.layout, lowered.dtypes)
         where = Where(group, lowered.model, lowered.layout, stages)
-    layers: dict[tuple[str, str, int, Fraction], list[int]] = defaultdict(list)
+    layers: dict[tuple[str, str, int, Fraction], Counter[int]] = defaultdict(Counter)
     for execution in where.executions():
         op = execution.op
         if lowered.layout.domain == "ffn" and isinstance(op, Attention):
@@ -228,11 +228,12 @@ def _of_operators(group: Group, lowered: LoweredGroup) -> tuple[Piece, ...]:
         layer = execution.number if side in (FIRST, LAST) else execution.layer
         if here:
             share = Fraction(here, op.weight_bytes)
-            layers[op.name, side, op.weight_bytes, share].append(layer)
+            layers[op.name, side, op.weight_bytes, share][layer] += 1
     return tuple(
-        Piece(name, side, run, size, share)
-        for (name, side, size, share), numbers in layers.items()
-        for run in _runs(numbers)
+        Piece(name, side, run, times * size, share)
+        for (name, side, size, share), counted in layers.items()
+        for times in sorted({*counted.values()})
+        for run in _runs([layer for layer, count in counted.items() if count == times])
     )
 
 

@@ -149,12 +149,6 @@ def devices_of(instance: LayoutInstance) -> int:
 
 
 def _check_instance(place: tuple[str | int, ...], instance: LayoutInstance) -> None:
-    if instance.placement is not None:
-        raise broken_rule(
-            (*place, "placement"),
-            "is given, but layouts with weights or KV outside of the devices do not run in this "
-            "version",
-        )
     for key in ("topology_devices", "topology_group"):
         if getattr(instance, key) is not None:
             raise broken_rule(

@@ -11,8 +11,8 @@ switch. Where the file names a topology, devices reach each other by its routes 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, replace
+from itertools import count, islice
 
 from llmsim import _native
 from llmsim.config import Deployment, Group, StorageSpec
@@ -52,6 +52,8 @@ class ClusterNetwork:
     """The pool's devices, where something is on single ones of them: then KV in the pool is spread
     over these.
     """
+    pool_devices: tuple[int, ...] = ()
+    """The pool's devices, where any layout of the network's devices has something on them."""
 
 
 def cluster_network(
@@ -83,6 +85,15 @@ def cluster_network(
     drives = tuple(_drive(deployment, config, node) for node in deployment.nodes)
     storage = _cluster_storage(deployment, config)
     return ClusterNetwork(config, devices, hosts, pool, drives, storage)
+
+
+def network_beside(other: ClusterNetwork, deployment: Deployment) -> ClusterNetwork:
+    """The network of another layout of the same devices, in order: both have the same `config`, to
+    which each may add memories of its own.
+    """
+    places = iter([place for ranks in other.devices for place in ranks])
+    devices = tuple(tuple(islice(places, group.num_devices)) for group in deployment.groups)
+    return replace(other, devices=devices, kv=(), stripes=())
 
 
 def _node_of(deployment: Deployment, group: Group, number: int) -> int:

@@ -56,7 +56,7 @@ std::size_t ContendedAfdExecutor::port_of(const StepNode& node) const {
   return found == ports_.end() ? kNoPort : static_cast<std::size_t>(found - ports_.begin());
 }
 
-void ContendedAfdExecutor::start(SharedNetwork* network) {
+void ContendedAfdExecutor::start(SharedNetwork* network, Ps /*now*/) {
   if (network == nullptr)
     throw std::invalid_argument("rows that meet other transfers need the network");
   network_ = network;

@@ -29,7 +29,7 @@ class ContendedAfdExecutor final : public StepExecutor,
   ContendedAfdExecutor(AfdPricer pricer, StepGraph graph, std::vector<SharedPort> ports,
                        bool exact);
 
-  void start(SharedNetwork* network) override;
+  void start(SharedNetwork* network, Ps now) override;
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
 

@@ -106,8 +106,8 @@ class Group final : public Entity, public StepSink {
   // Runs the steps from now on; before the first one. Without it the group follows its program.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   // Before the first step; the network may be null.
-  void start(SharedNetwork* network) {
-    if (executor_ && lockstep_ == nullptr) executor_->start(network);
+  void start(SharedNetwork* network, Ps now) {
+    if (executor_ && lockstep_ == nullptr) executor_->start(network, now);
   }
 
   // A request is on its way from the API server; the engine sees it api_latency later. One that

@@ -30,7 +30,7 @@ class LockstepGroup final : private StepSink {
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   bool report_layers() { return executor_->report_layers(); }
   // Before the first round; the network may be null.
-  void start(SharedNetwork* network) { executor_->start(network); }
+  void start(SharedNetwork* network, Ps now) { executor_->start(network, now); }
 
  private:
   // Rounds that the members may spend so; then nothing but an event from outside changes what they

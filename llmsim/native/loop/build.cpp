@@ -247,8 +247,8 @@ void Simulation::start_routers() {
 
 // Copies that run ahead of steps begin.
 void Simulation::start_executors() {
-  for (const auto& group : groups_) group->start(network_.get());
-  for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get());
+  for (const auto& group : groups_) group->start(network_.get(), now());
+  for (const auto& lockstep : lockstep_groups_) lockstep->start(network_.get(), now());
 }
 
 void Simulation::start_layouts(const std::shared_ptr<const LayoutsConfig>& layouts) {

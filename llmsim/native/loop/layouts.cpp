@@ -153,6 +153,7 @@ void LayoutSwitch::open(Ps now) {
   row.opened = now;
   row.held = membership_->num_held();
   state_ = State::kServing;
+  membership_->start_layout(row.first_group);
   membership_->release_transfers();
   membership_->release_arrivals();
   for (const std::int32_t index : serving_) group(index).go_on(now);

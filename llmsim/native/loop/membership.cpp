@@ -22,7 +22,7 @@ void Simulation::add_group(const GroupAddition& addition) {
   connect(group);
   frontend_->router().group_added(group);
   if (kv_transfers_) kv_transfers_->router().group_added(group);
-  group.start(network_.get());
+  group.start(network_.get(), now());
 }
 
 void Simulation::remove_group(std::int32_t index, Removal removal) {
@@ -43,17 +43,15 @@ void Simulation::retire(Group& group) {
   kv_transfers_->router().group_removed(group);
 }
 
-// Groups first, then what is between them, then who sends them requests. Flows that groups start
-// together form new components, for which the network has to know that nothing moves.
+// Groups first, then what is between them, then who sends them requests.
 std::int32_t Simulation::add_layout(const LayoutSpec& layout) {
-  if (network_) network_->settle(now());
   const std::size_t first = groups_.size();
   for (GroupSpec spec : layout.groups) {
     spec.config.index = static_cast<std::int32_t>(groups_.size());
     check(spec, groups_.size(), kv_transfers_ != nullptr);
     watch(make_group(spec));
   }
-  start_together(layout, first);
+  build_together(layout, first);
   if (kv_transfers_) add_kv_transfers(layout, first);
   for (std::size_t i = 0; i < layout.groups.size(); ++i) {
     Group& group = *groups_[first + i];
@@ -64,14 +62,22 @@ std::int32_t Simulation::add_layout(const LayoutSpec& layout) {
     connect(group);
     frontend_->router().group_added(group);
     if (kv_transfers_) kv_transfers_->router().group_added(group);
-    group.start(network_.get());
   }
   return static_cast<std::int32_t>(first);
 }
 
-// Lock-step groups start with the executors that contention gives them.
-void Simulation::start_together(const LayoutSpec& layout, std::size_t first) {
-  const std::size_t first_lockstep = lockstep_groups_.size();
+// Flows that groups start together form new components, for which the network has to know that
+// nothing moves.
+void Simulation::start_layout(std::int32_t first) {
+  if (network_) network_->settle(now());
+  const auto is_new = [first](const Group& group) { return group.config().index >= first; };
+  for (const auto& lockstep : lockstep_groups_)
+    if (is_new(*lockstep->members().front())) lockstep->start(network_.get(), now());
+  for (const auto& group : groups_)
+    if (is_new(*group)) group->start(network_.get(), now());
+}
+
+void Simulation::build_together(const LayoutSpec& layout, std::size_t first) {
   for (LockstepSpec lockstep : layout.lockstep) {
     for (std::size_t& member : lockstep.groups) member += first;
     build_lockstep(lockstep);
@@ -80,8 +86,6 @@ void Simulation::start_together(const LayoutSpec& layout, std::size_t first) {
     for (std::size_t& group : contention.groups) group += first;
     build_contention(contention);
   }
-  for (std::size_t i = first_lockstep; i < lockstep_groups_.size(); ++i)
-    lockstep_groups_[i]->start(network_.get());
 }
 
 void Simulation::add_kv_transfers(const LayoutSpec& layout, std::size_t first) {

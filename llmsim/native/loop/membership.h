@@ -54,6 +54,8 @@ class Membership {
   // For switches of layouts: all groups of one, with what they do together. Returns the index of
   // the first one.
   virtual std::int32_t add_layout(const LayoutSpec& layout) = 0;
+  // Its groups from the first one on have their weights: copies that run ahead of steps begin.
+  virtual void start_layout(std::int32_t first) = 0;
   // Arrivals wait in front of the router until they are released.
   virtual void hold_arrivals() = 0;
   virtual void release_arrivals() = 0;

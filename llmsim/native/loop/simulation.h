@@ -124,7 +124,8 @@ class Simulation final : private Membership {
   void refuse_removal(const Group& group, Removal removal) const;
   void retire(Group& group);
   std::int32_t add_layout(const LayoutSpec& layout) override;
-  void start_together(const LayoutSpec& layout, std::size_t first);
+  void start_layout(std::int32_t first) override;
+  void build_together(const LayoutSpec& layout, std::size_t first);
   void add_kv_transfers(const LayoutSpec& layout, std::size_t first);
   void hold_arrivals() override { frontend_->hold(true); }
   void release_arrivals() override { frontend_->release(now()); }

@@ -112,7 +112,7 @@ void ContendedExecutor::lay_out() {
     for (Cursor& cursor : cursors) cursor.step = &steps_.front();
 }
 
-void ContendedExecutor::start(SharedNetwork* network) {
+void ContendedExecutor::start(SharedNetwork* network, Ps now) {
   if (network == nullptr)
     throw std::invalid_argument("steps that meet other transfers need the network");
   network_ = network;
@@ -125,7 +125,7 @@ void ContendedExecutor::start(SharedNetwork* network) {
           advance(now);
         });
   }
-  advance(0);
+  advance(now);
 }
 
 const ContendedExecutor::Order& ContendedExecutor::order_of(const StepGraph& graph) {

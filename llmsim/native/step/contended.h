@@ -34,7 +34,7 @@ class ContendedExecutor final : public StepExecutor, private TransferOwner {
   // std::invalid_argument where they do not fit the program.
   ContendedExecutor(StepPricer pricer, ContendedLinks links);
 
-  void start(SharedNetwork* network) override;
+  void start(SharedNetwork* network, Ps now) override;
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
   // A group alone in one stage, whose operators run one after the other.

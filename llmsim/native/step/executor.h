@@ -126,9 +126,9 @@ struct StepStart {
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
-  // Called once, before the first step: copies that run ahead of steps begin. `network` may be
-  // null; throws std::invalid_argument where transfers of steps need it.
-  virtual void start(SharedNetwork* /*network*/) {}
+  // Called once, before the first step: copies that run ahead of steps begin at `now`. `network`
+  // may be null; throws std::invalid_argument where transfers of steps need it.
+  virtual void start(SharedNetwork* /*network*/, Ps /*now*/) {}
   // Begins the next step: one batch for each member, all of which may start alike. The sink
   // outlives the step, the batches need not. Steps begin in the order of the calls, and end (after
   // their starts) in that order.

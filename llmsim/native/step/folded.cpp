@@ -204,7 +204,7 @@ bool GraphExecutor::report_layers() {
   const bool apart = !repeats && whole.segments.empty();
   timer_.keep_node_ends(apart ? timer_.graphs() : layered_graphs(pricer_));
   const StepGraphs& graphs = timer_.graphs();
-  carry_ = StepCarry(graphs.whole);
+  carry_ = StepCarry(graphs.whole, started_);
   whole_layers_ = caching_nodes(pricer_.program(), graphs.whole);
   halves_layers_ = caching_nodes(pricer_.program(), graphs.halves);
   return true;

@@ -136,6 +136,10 @@ class GraphExecutor final : public StepExecutor {
       : pricer_(std::move(pricer)),
         timer_(std::move(graphs), std::move(timing)),
         carry_(timer_.graphs().whole) {}
+  void start(SharedNetwork* /*network*/, Ps now) override {
+    started_ = now;
+    carry_ = StepCarry(timer_.graphs().whole, now);
+  }
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
   bool report_layers() override;
@@ -146,6 +150,7 @@ class GraphExecutor final : public StepExecutor {
   StepPricer pricer_;
   StepTimer timer_;
   StepCarry carry_;
+  Ps started_ = 0;
   std::int64_t steps_ = 0;                   // so far
   LayerNodes whole_layers_, halves_layers_;  // empty: nobody hears of them
 };

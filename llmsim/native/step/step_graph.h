@@ -164,8 +164,9 @@ struct StepGraph {
 // What one step leaves to the next: when the streams are free, and the ends that later nodes wait
 // for.
 struct StepCarry {
-  explicit StepCarry(const StepGraph& graph)
-      : free(at(graph.units * kNumDeviceStreams), 0), slots(at(graph.slots), 0) {}
+  // Before the first step, which may come long after `now`.
+  explicit StepCarry(const StepGraph& graph, Ps now = 0)
+      : free(at(graph.units * kNumDeviceStreams), now), slots(at(graph.slots), now) {}
   std::vector<Ps> free, slots;
 };
 
