@@ -108,7 +108,7 @@ def draft_plan(
         return None
     layout = _layout(speculation, request)
     head = _head(speculation, request, layout, located)
-    _check_fits(head.model, request.max_model_len, members)
+    _check_fits(head.model, request.max_model_len, members, apart=group.afd is not None)
     own = replace(request, model=head.model, layout=layout, operators=head.first)
     costs = compile_with(own)
     prices, links = linked(head.first, own, costs, layout)
@@ -152,7 +152,13 @@ def _note(speculation: Speculation, drafter: ModelConfig) -> str:
     )
 
 
-def _check_fits(drafter: ModelConfig, max_model_len: int, members: int) -> None:
+def _check_fits(drafter: ModelConfig, max_model_len: int, members: int, *, apart: bool) -> None:
+    if apart and drafter.num_moe_layers:
+        raise NotYetError(
+            f"speculative_config: the drafter {drafter.name} has experts, which would lie on the "
+            "devices of the FFN; that does not run in this version: choose a dense drafter, or "
+            "ngram"
+        )
     if members > 1 and drafter.num_moe_layers:
         raise NotYetError(
             f"speculative_config: the drafter {drafter.name} has experts, which {members} "
@@ -200,7 +206,8 @@ def _layout(speculation: Speculation, request: CostRequest) -> Layout:
         )
     if tp != request.layout.tp:
         return Layout()
-    whole = replace(request.layout, stage_layers=(), stage=0)
+    # Beside an FFN on other devices, too, it runs whole on those of the attention.
+    whole = replace(request.layout, stage_layers=(), stage=0, domain="", routed_rows=False)
     # Data-parallel ranks draft apart, so that none can hold a part of another one's drafter.
     return replace(whole, dp=1, shared_ffn=False) if whole.shared_ffn else whole
 

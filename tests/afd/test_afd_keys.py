@@ -89,16 +89,6 @@ CASES = {
         ),
         "pp_layers differs",
     ),
-    "drafts": (
-        pair(
-            speculative_config={
-                "method": "ngram",
-                "num_speculative_tokens": 2,
-                "acceptance_rate": 0.5,
-            }
-        ),
-        "with drafts",
-    ),
     "rows shared out by the FFN alone": (
         (attention(MODEL, 2), ffn(MODEL, 1, 2, enable_sequence_parallelism=True)),
         "is true, but false of the attention instances",
@@ -126,7 +116,7 @@ CASES = {
         "instances of one role must be alike",
     ),
     "experts": ((attention(MODEL), ffn(MODEL, 1, 3)), "ep"),
-    "scheduler": (pair(scheduler="orca"), "scheduler"),
+    "scheduler": (pair(scheduler="vllm"), "scheduler"),
     "states": ((attention(STATES), ffn(STATES)), "keeps states"),
 }
 

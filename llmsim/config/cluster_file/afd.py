@@ -10,7 +10,7 @@ from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.cluster_file.instance import AFD_ROLES, Instance
 from llmsim.config.cluster_file.json_positions import Location
 from llmsim.config.deployment import AfdRole, Group, Offloading
-from llmsim.config.engine.scheduler_kinds import VLLM
+from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.errors import InputError, NotYetError
 
 DEFAULTS = {"afd_micro_batches": 2, "afd_dispatch": "dense"}
@@ -80,6 +80,7 @@ def _check_group(cluster: Cluster, members: list[Placed]) -> None:
         _require_alike(cluster, [one for one in members if one[1].pd_type == name])
     _require_one_model_and_depth(cluster, members)
     _require_one_split_of_rows(cluster, members)
+    _require_drafts_of_attention(cluster, members)
     for one in members:
         _refuse_what_does_not_run_yet(cluster, one)
 
@@ -147,6 +148,21 @@ def _require_one_split_of_rows(cluster: Cluster, members: list[Placed]) -> None:
             )
 
 
+def _require_drafts_of_attention(cluster: Cluster, members: list[Placed]) -> None:
+    """Attention instances draft: InputError where FFN instances have drafts that those have not."""
+    attention = next(own[0].engine for _, one, own in members if one.pd_type == "attention")
+    for location, one, own in members:
+        engine = own[0].engine
+        asked = one.pd_type == "ffn" and engine.speculation is not None
+        if asked and engine.speculation != attention.speculation:
+            key = engine.origin.get("speculative_config", "its engine options")
+            raise InputError(
+                f"{cluster.position(location)}: speculative_config ({key}) is not that of the "
+                f'attention instances of the afd_group "{one.afd_group}", which draft; give it '
+                "there"
+            )
+
+
 def _common(cluster: Cluster, members: list[Placed], key: str) -> Any:
     given = [(location, getattr(one, key)) for location, one, _ in members]
     given = [(location, value) for location, value in given if value is not None]
@@ -163,8 +179,7 @@ def _refuse_what_does_not_run_yet(cluster: Cluster, member: Placed) -> None:
     location, instance, own = member
     engine = own[0].engine
     reasons = (
-        ("scheduler", engine.scheduler != VLLM, f"the scheduler {engine.scheduler}", VLLM),
-        ("speculative_config", engine.speculation is not None, "drafts", "null"),
+        ("scheduler", engine.scheduler == INSTALLED, f"the scheduler {engine.scheduler}", VLLM),
         (
             "decode_context_parallel_size",
             engine.decode_context_parallel_size > 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 from llmsim import _native
@@ -16,7 +17,16 @@ from llmsim.core import FEATURES
 from llmsim.export.step_graph.core_nodes import CoreNode, CorePlace
 from llmsim.export.step_graph.nodes import LAUNCH, M2N_RECEIVE, M2N_SEND, GraphNode, Ranks
 from llmsim.export.step_graph.rows import Item, Row, placed_row
-from llmsim.export.step_graph.streams import HOST_WORK, StepNodes, host_row
+from llmsim.export.step_graph.streams import (
+    HOST_WORK,
+    DraftPass,
+    Drafts,
+    StepNodes,
+    add_passes,
+    draft_passes,
+    drafter_of,
+    host_row,
+)
 from llmsim.lowering import LoweredGroup
 from llmsim.model import Layout
 
@@ -66,15 +76,25 @@ def afd_nodes(
     batches: Sequence[tuple[Item, ...]],
     step: int,
     sides: Sides,
+    drafts: Sequence[Drafts] = (),
 ) -> StepNodes:
     """The nodes of the run's step of that number."""
+    proposed = drafts[: sides.attention] if domain[0].draft is not None else ()
+    passes = [
+        draft_passes(lowered, items, one)
+        for lowered, items, one in zip(domain, batches, proposed, strict=False)
+    ]
     found, lanes, counted = _native.afd_nodes(
-        config, [one.program for one in domain], [list(items) for items in batches], step
+        config,
+        [one.program for one in domain],
+        [list(items) for items in batches],
+        step,
+        **drafter_of(domain[0], proposed),
     )
     rows = [
         [_rows(lowered, *one) for lowered, one in zip(domain, lane, strict=True)] for lane in lanes
     ]
-    builder = _Builder(domain, sides, rows)
+    builder = _Builder(domain, sides, rows, passes)
     core = [CoreNode(*one) for one in found]
     nodes = builder.nodes(core)
     scheduled = [sum(item[0] for item in items) for items in batches]
@@ -96,9 +116,13 @@ class _Builder:
     """
 
     def __init__(
-        self, domain: Sequence[LoweredGroup], sides: Sides, rows: Sequence[Sequence[Sequence[Row]]]
+        self,
+        domain: Sequence[LoweredGroup],
+        sides: Sides,
+        rows: Sequence[Sequence[Sequence[Row]]],
+        passes: Sequence[Sequence[DraftPass]],
     ) -> None:
-        self._domain, self._sides, self._rows = domain, sides, rows
+        self._domain, self._sides, self._rows, self._passes = domain, sides, rows, passes
         self._made: list[GraphNode] = []
         self.places: list[CorePlace] = []
         """Of each node that was made."""
@@ -141,10 +165,15 @@ class _Builder:
         return waits
 
     def _add(self, number: int, one: CoreNode, waits: Ends) -> Ends:
-        member, stage = self._member(one.unit)
+        member, _ = self._member(one.unit)
+        if one.role == Role.DRAFTS:
+            return add_passes(self._passes[member], one, waits, partial(self._add_row, number))
         row = self._row(one, member)
-        if row is None:
-            return waits
+        return waits if row is None else self._add_row(number, one, row, waits)
+
+    def _add_row(self, number: int, one: CoreNode, row: Row, waits: Ends) -> Ends:
+        """The same on all devices of a stage."""
+        member, stage = self._member(one.unit)
         found: Ends = []
         for device, before in enumerate(waits):
             rank = self._sides.number(member, stage, device)

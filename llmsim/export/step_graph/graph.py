@@ -229,7 +229,7 @@ def _apart(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
     """
     assert batch.afd is not None, "the caller looked"
     sides = sides_of(domain, batch.attention_members)
-    step = afd_nodes(domain, batch.afd, batch.items, batch.step, sides)
+    step = afd_nodes(domain, batch.afd, batch.items, batch.step, sides, batch.drafts)
     padded = [
         padded_tokens(one, [items])[0] for one, items in zip(domain, batch.items, strict=True)
     ]

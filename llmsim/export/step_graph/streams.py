@@ -6,8 +6,9 @@ graph. Nothing ran before, so the first copies start with the step, and links ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llmsim import _native
@@ -42,6 +43,10 @@ MOVES: dict[_native.NodeRole, tuple[str, str]] = {
 Items = tuple[Item, ...]
 
 
+Ends = list[tuple[int, ...]]
+"""By device of a stage: the nodes that stand for the end of a node of the core."""
+
+
 @dataclass(frozen=True)
 class StepNodes:
     """The nodes of a step, and what they come from."""
@@ -66,7 +71,7 @@ class Drafts:
 
 
 @dataclass(frozen=True)
-class _Pass:
+class DraftPass:
     """A pass of a drafter."""
 
     ps: int
@@ -87,7 +92,7 @@ def step_nodes(
     offload = None if first.offload is None else first.offload.native
     proposed = drafts if first.draft is not None else ()
     passes = [
-        _passes(lowered, items, one)
+        draft_passes(lowered, items, one)
         for lowered, items, one in zip(domain, batches, proposed, strict=False)
     ]
     found, halves, counted = _native.step_nodes(
@@ -95,7 +100,7 @@ def step_nodes(
         offload,
         [list(items) for items in batches],
         step,
-        **_drafter(first, proposed),
+        **drafter_of(first, proposed),
         adapters=[list(one) for one in adapters],
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
@@ -111,7 +116,7 @@ def step_nodes(
     return StepNodes(nodes, tuple(ranks.places), tuple(core), activities)
 
 
-def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> dict[str, Any]:
+def drafter_of(group: LoweredGroup, proposed: Sequence[Drafts]) -> dict[str, Any]:
     """The drafter, what each member proposes, and its passes before; nothing where none drafts."""
     if group.draft is None or not proposed:
         return {}
@@ -123,7 +128,7 @@ def _drafter(group: LoweredGroup, proposed: Sequence[Drafts]) -> dict[str, Any]:
     }
 
 
-def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:
+def draft_passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[DraftPass]:
     """The passes of a group's drafter at the end of a step."""
     draft = lowered.draft
     assert draft is not None, "the caller looked"
@@ -136,8 +141,31 @@ def _passes(lowered: LoweredGroup, items: Items, drafts: Drafts) -> list[_Pass]:
         operators = draft.placed[0 if is_first else 1]
         rows = [placed_row(placed, counts, batch, draft.linked) for placed in operators]
         named = [row.changed(name=f"draft {row.name}") for row in rows]
-        passes.append(_Pass(ps, [CoreNode(*one) for one in nodes], named))
+        passes.append(DraftPass(ps, [CoreNode(*one) for one in nodes], named))
     return passes
+
+
+AddAlike = Callable[[CoreNode, Row, Ends], Ends]
+"""Adds the same node on all ranks of a stage, behind what each of them waits for."""
+
+
+def add_passes(passes: Sequence[DraftPass], one: CoreNode, waits: Ends, add: AddAlike) -> Ends:
+    """A drafter's passes, one after the other on all ranks of the stage."""
+    start_ps = one.end_ps - one.ps
+    for number, found in enumerate(passes, start=1):
+        begins = waits
+        launched: Ends = [()] * len(waits)
+        for node in found.nodes:
+            here = node._replace(unit=one.unit, end_ps=start_ps + node.end_ps)
+            if node.role == Role.LAUNCH:
+                launched = add(here, host_row(node.role, "draft ", number), begins)
+            elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
+                row = found.rows[node.op]
+                row = row.changed(part=row.part + number * len(PARTS))
+                waits = add(here, row, waits)
+        waits = [(*ends, *host) for ends, host in zip(waits, launched, strict=True)]
+        start_ps += found.ps
+    return waits
 
 
 Lane = tuple[Items, Sequence[Row]]
@@ -176,10 +204,6 @@ def host_row(role: _native.NodeRole, prefix: str = "", number: int = 0) -> Row:
     )
 
 
-Ends = list[tuple[int, ...]]
-"""By device of a stage: the nodes that stand for the end of a node of the core."""
-
-
 class _Ranks:
     """Turns nodes of the core into nodes of ranks; those that do nothing are left out, with what
     they wait for kept.
@@ -190,7 +214,7 @@ class _Ranks:
         group: LoweredGroup,
         members: int,
         lanes: Sequence[Sequence[tuple[Items, Sequence[Row]]]],
-        passes: Sequence[Sequence[_Pass]],
+        passes: Sequence[Sequence[DraftPass]],
     ) -> None:
         self._group, self._plan, self._lanes = group, group.offload, lanes
         self._passes = passes
@@ -226,24 +250,6 @@ class _Ranks:
             mine = sorted(mine)
         return tuple(dict.fromkeys([*mine, *(n for index in met for n in ends[index][device])]))
 
-    def _add_passes(self, drafts: int, one: CoreNode, waits: Ends) -> Ends:
-        """A drafter's passes, one after the other on all ranks of the stage."""
-        start_ps = one.end_ps - one.ps
-        for number, found in enumerate(self._passes[one.unit // self._stages], start=1):
-            begins, launched = waits, self._nothing()
-            for node in found.nodes:
-                here = node._replace(unit=one.unit, end_ps=start_ps + node.end_ps)
-                if node.role == Role.LAUNCH:
-                    row = host_row(node.role, "draft ", number)
-                    launched = self._add_alike(drafts, here, row, begins)
-                elif node.role == Role.OPERATOR and not found.rows[node.op].absent:
-                    row = found.rows[node.op]
-                    row = row.changed(part=row.part + number * len(PARTS))
-                    waits = self._add_alike(drafts, here, row, waits)
-            waits = [(*ends, *host) for ends, host in zip(waits, launched, strict=True)]
-            start_ps += found.ps
-        return waits
-
     def _add_alike(self, number: int, one: CoreNode, row: Row, waits: Ends) -> Ends:
         """The same on all ranks of a stage."""
         member, stage = divmod(one.unit, self._stages)
@@ -254,12 +260,10 @@ class _Ranks:
             found.append((self._append(number, one, row, rank, before, together),))
         return found
 
-    def _nothing(self) -> Ends:
-        return [()] * self._each
-
     def _add(self, number: int, one: CoreNode, waits: Ends) -> Ends:
         if one.role == Role.DRAFTS:
-            return self._add_passes(number, one, waits)
+            passes = self._passes[one.unit // self._stages]
+            return add_passes(passes, one, waits, partial(self._add_alike, number))
         row = self._row(one)
         if row is None:
             return waits

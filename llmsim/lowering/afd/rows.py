@@ -6,6 +6,7 @@ from llmsim.config import Deployment, Group
 from llmsim.costs import CompiledCosts, CostRequest
 from llmsim.costs.sources.silicon.auxiliary_kernels import EXPERT_CHOICE
 from llmsim.lowering.afd.layout import columns_of
+from llmsim.lowering.overlap import most_tokens
 from llmsim.model import Attention, Dtypes, Layout, ModelConfig, Operator, operators
 
 
@@ -19,7 +20,7 @@ def with_rows_of_all(group: Group, deployment: Deployment, layout: Layout) -> Gr
     if role.domain == "attention":
         return group
     first = deployment.groups[role.attention[0]].engine
-    most = max(first.max_num_batched_tokens, *first.cuda_graph_sizes, 1)
+    most = max(most_tokens(first), *first.cuda_graph_sizes, 1)
     columns = len(role.ffn) * columns_of(group, layout)
     rows = -(-most * len(role.attention) // columns)
     engine = replace(
@@ -31,6 +32,7 @@ def with_rows_of_all(group: Group, deployment: Deployment, layout: Layout) -> Gr
         use_v2_model_runner=first.use_v2_model_runner,
         pipeline_extra_batches=first.pipeline_extra_batches,
         host_gap_ps=0,
+        speculation=None,
     )
     return replace(group, engine=engine)
 

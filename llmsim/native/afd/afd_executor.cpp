@@ -92,7 +92,8 @@ std::unique_ptr<StepExecutor> afd_executor(std::vector<GroupCosts*> members, Afd
                                            bool exact, std::vector<SharedPort> ports) {
   std::vector<const Program*> programs;
   for (const GroupCosts* member : members) programs.push_back(&member->program());
-  StepGraph graph = afd_graph(config, programs, exact);
+  const bool drafts = members.front()->drafter() != nullptr;
+  StepGraph graph = afd_graph(config, programs, exact, drafts);
   const auto shared = members.front()->shared_program();
   AfdPricer pricer(std::move(members), std::move(config));
   if (!ports.empty())

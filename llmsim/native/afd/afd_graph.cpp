@@ -11,10 +11,11 @@ namespace {
 
 class AfdPass {
  public:
-  AfdPass(const AfdConfig& config, std::span<const Program* const> programs, bool full)
+  AfdPass(const AfdConfig& config, std::span<const Program* const> programs, bool full, bool drafts)
       : config_(config),
         programs_(programs),
         full_(full),
+        drafts_(drafts),
         members_(static_cast<std::int32_t>(programs.size())),
         attention_(config.attention_members),
         stages_(programs.front()->num_stages()),
@@ -268,6 +269,10 @@ class AfdPass {
       if (!launched_.empty()) launched.push_back({WaitFor::kNode, all_launched});
       if (m < attention_)
         for (const auto& lane : back_) launched.push_back({WaitFor::kNode, lane[at(m)]});
+      if (m < attention_ && drafts_) {
+        add(NodeRole::kDrafts, m, stream(m, DeviceStream::kCompute), launched);
+        launched.clear();
+      }
       builder_.graph().members[at(m)].end =
           add(NodeRole::kEnd, m, stream(m, DeviceStream::kCompute), launched);
     }
@@ -276,7 +281,7 @@ class AfdPass {
 
   const AfdConfig& config_;
   std::span<const Program* const> programs_;
-  const bool full_;
+  const bool full_, drafts_;
   std::int32_t members_, attention_, stages_;
   StepGraphBuilder builder_;
   std::vector<std::int32_t> front_;  // by member: where its step begins
@@ -292,8 +297,9 @@ class AfdPass {
 
 }  // namespace
 
-StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full) {
-  return AfdPass(config, programs, full).build();
+StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full,
+                    bool drafts) {
+  return AfdPass(config, programs, full, drafts).build();
 }
 
 void number_rows(StepGraph& graph) {

@@ -7,11 +7,12 @@ namespace llmsim {
 
 namespace {
 
-// Tokens [from, to) of an item.
+// Tokens [from, to) of an item, whose last ones are drafts.
 Item part_of(const Item& item, std::int32_t from, std::int32_t to) {
   Item part = item;
   part.tokens = to - from;
   part.computed_before += from;
+  part.drafts = std::max(0, to - std::max(from, item.tokens - item.drafts));
   part.emits = item.emits && to == item.tokens;
   return part;
 }
@@ -22,13 +23,14 @@ AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
     : members_(std::move(members)), config_(std::move(config)) {
   if (config_.attention_bytes_per_s < 1 || config_.ffn_bytes_per_s < 1 || config_.latency < 0)
     throw std::invalid_argument("the rate or latency of the way between attention and FFN");
-  for (const GroupCosts* member : members_)
-    if (member->drafter() != nullptr)
-      throw std::invalid_argument("attention and FFN members have no drafter");
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    if (!attends(m) && members_[m]->drafter() != nullptr)
+      throw std::invalid_argument("FFN members have no drafter");
   const auto lanes = at(config_.lanes);
   batches_.assign(lanes, std::vector<Batch>(members_.size()));
   steps_.assign(lanes, std::vector<MemberStep>(members_.size()));
   prices_.resize(members_.size());
+  drafts_.resize(members_.size());
   padded_.resize(members_.size());
   sequences_.resize(members_.size());
   hop_runs_.assign(config_.hops.size(), 0);
@@ -48,6 +50,7 @@ void AfdPricer::begin(std::span<const Batch* const> batches) {
     const auto rows = program(m).place(batches[m]->features, 0, 0).sequences;
     sequences_[m] = batches[m]->features.sequences;
     steps_[0][m].place.sequences = rows;  // what works on sequences runs once for all lanes
+    drafts_[m] = members_[m]->propose(*batches[m]);
   }
   count(batches);
 }
@@ -239,6 +242,8 @@ AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key)
       }
       return {ps};
     }
+    case NodeRole::kDrafts:
+      return {drafts_[at(key.member)].ps};
     case NodeRole::kEnd:
       return {host_gap(at(key.member))};
     case NodeRole::kOperator:
@@ -264,8 +269,9 @@ void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {
 }
 
 OpenStep AfdPricer::open(std::size_t member) const {
-  const Program::StepPrice& price = prices_[member];
-  return {price.communication_ps, price.ps, padded_[member], host_gap(member)};
+  const Program::StepPrice &price = prices_[member], &drafts = drafts_[member];
+  return {price.communication_ps + drafts.communication_ps, price.ps + drafts.ps, padded_[member],
+          host_gap(member), drafts.ps};
 }
 
 }  // namespace llmsim

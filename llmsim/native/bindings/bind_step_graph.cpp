@@ -116,21 +116,28 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
 // The nodes of a step of attention and FFN members; by lane and member, its items and the features
 // that it reads the tables at; and what each member counts.
 nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<Program>>& programs,
-                    const std::vector<Items>& items, std::int64_t step) {
+                    const std::vector<Items>& items, std::int64_t step, const Drafts& drafts) {
   std::vector<std::unique_ptr<GroupCosts>> owned;
   std::vector<GroupCosts*> members;
   std::vector<const Program*> known;
   std::vector<Batch> batches;
   for (const auto& program : programs) {
-    owned.push_back(std::make_unique<GroupCosts>(program));
+    const std::size_t member = batches.size();
+    const bool proposes = drafts.drafter && member < at(config.attention_members);
+    owned.push_back(std::make_unique<GroupCosts>(program, proposes ? drafts.drafter : nullptr));
     owned.back()->usage().steps = step - 1;
+    if (proposes) {
+      owned.back()->drafter_usage().first.steps = drafts.first_passes;
+      owned.back()->drafter_usage().next.steps = drafts.next_passes;
+    }
     members.push_back(owned.back().get());
     known.push_back(program.get());
-    batches.push_back(batch_of(items.at(batches.size())));
+    batches.push_back(batch_of(items.at(member)));
+    if (proposes) batches.back().drafts_after = drafts.after.at(member);
   }
   std::vector<const Batch*> pointers;
   for (const Batch& batch : batches) pointers.push_back(&batch);
-  StepGraph graph = afd_graph(config, known, true);
+  StepGraph graph = afd_graph(config, known, true, drafts.drafter != nullptr);
   number_rows(graph);
   AfdPricer pricer(members, config);
   pricer.begin(pointers);
@@ -235,10 +242,21 @@ void bind_step_graph(nb::module_& m) {
       "two halves, if they alternate; and what each member counts (`Simulation.activity`). "
       "`drafts_after` are each member's, of a drafter that has run so many passes before; "
       "`adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.");
-  m.def("afd_nodes", &afd_nodes, "config"_a, "programs"_a, "items"_a, "step"_a,
-        "The nodes of the run's step of that number, from 1, of attention and FFN members, if "
-        "nothing ran before, as `step_nodes` has them; by lane and member, its items and its value "
-        "of each feature; and what each member counts. `items` of FFN members are none.");
+  m.def(
+      "afd_nodes",
+      [](const AfdConfig& config, const std::vector<std::shared_ptr<Program>>& programs,
+         const std::vector<Items>& items, std::int64_t step,
+         const std::shared_ptr<Drafter>& drafter, std::vector<std::int32_t> drafts_after,
+         std::int64_t first_passes, std::int64_t next_passes) {
+        return afd_nodes(config, programs, items, step,
+                         {drafter, std::move(drafts_after), first_passes, next_passes});
+      },
+      "config"_a, "programs"_a, "items"_a, "step"_a, "drafter"_a.none() = nb::none(),
+      "drafts_after"_a = std::vector<std::int32_t>{}, "first_passes"_a = 0, "next_passes"_a = 0,
+      "The nodes of the run's step of that number, from 1, of attention and FFN members, if "
+      "nothing ran before, as `step_nodes` has them; by lane and member, its items and its value "
+      "of each feature; and what each member counts. `items` of FFN members are none; drafts are "
+      "those of `step_nodes`, of attention members.");
   m.def("draft_nodes", &draft_nodes, "drafter"_a, "items"_a, "drafts_after"_a, "first_passes"_a,
         "next_passes"_a,
         "The passes of a drafter at the end of a step: whether it is the first, its items, its "

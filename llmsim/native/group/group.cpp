@@ -581,8 +581,14 @@ void Group::note_times(const StepTimes& times, Ps now) {
   if (steps) steps->timed(slot.row, times);
 }
 
+// An engine looks at its inbox between two of its own steps, not while it runs one or waits for
+// other members to join it.
 void Group::offer(Ps now, std::int64_t round) {
-  drain_inbox(now);
+  if (full() || has_offer_) {
+    tell_load(now);
+  } else {
+    drain_inbox(now);
+  }
   if (rounds_ != nullptr) rounds_->set_round(round);
   open_gate(now);
   if (!has_offer_ && build_next(now)) {

@@ -222,9 +222,7 @@ class Group final : public Entity, public StepSink {
   // Whether it has as many batches in flight as it may have.
   bool full() const { return num_in_flight_ == slots_.size(); }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
-  bool settled() const {
-    return (full() || has_offer()) && inbox_.empty() && aborts_.empty() && !load_;
-  }
+  bool settled() const { return (full() || has_offer()) && !load_; }
   bool may_join_idle() const {
     return num_in_flight_ < slots_.size() && !gated_ &&
            (idles_along() || !scheduler_->has_requests() || num_in_flight_ == 0);
