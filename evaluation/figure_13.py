@@ -1,7 +1,7 @@
 """Figure 13 of the Frontier paper: throughput over speed for a user, by architecture, 256 H800.
 
 usage: python evaluation/figure_13.py [--points 10000] [--jobs 0] [--journal FILE] [--brute 500]
-                                      [--plot FILE] [--afd P:A:F ...]
+                                      [--plot FILE] [--afd P:A:F ...] [--pd P:D ...]
 
 Llama-3.3-70B (the shape of 3.1) on 256 GPUs: colocated, with prefill and decode apart (pd), or with
 prefill, attention and FFN of decodes apart (afd). Attention and FFN servers of an afd plan run
@@ -12,7 +12,7 @@ run with 250, 1,000 and 2,000 requests. The paper prints neither its lengths nor
 F instances nor their lanes; the order of the architectures is compared, not the digits. `--brute N`
 runs N drawn points with all requests and compares the front of successive halving with theirs.
 `--afd 15:10:7` searches nothing: it prints the capacity of that split, in servers of prefill, of
-attention and of FFN.
+attention and of FFN; `--pd 14:18` that of servers of prefill and of decode.
 """
 
 import itertools
@@ -161,16 +161,25 @@ def sustained(bench: Bench, task: tuple[Plan, Targets, float]) -> float:
     return capacity(bench, plan, LOAD, targets, start, precision=0.03).level
 
 
+def split_plan(split: str) -> Plan:
+    """Servers of prefill (TP2), and of decode (TP8) or of attention and FFN (TP8 each)."""
+    prompts, *others = map(int, split.split(":"))
+    if len(others) == 1:
+        answers, seqs = Pool(Shape(8), others[0], "decode"), 256
+    else:
+        attention, serves = others
+        unit = Shape(8, ffn=8, attentions=attention, ffns=serves, sequence_parallel=True)
+        answers, seqs = Pool(unit, 1, "decode"), 512
+    engine = (("max_num_batched_tokens", 4096), ("max_num_seqs", seqs))
+    return Plan(MODEL, DEVICE, (Pool(Shape(2), prompts * 4, "prefill"), answers), engine)
+
+
 def splits(given: list[str], jobs: int) -> Iterator[str]:
-    """The capacity of plans with attention and FFN apart, from 200 requests per second on."""
+    """The capacity of plans by hand, from 200 requests per second on."""
     outputs = LOAD.lengths(2000)[1]
-    engine = (("max_num_batched_tokens", 4096), ("max_num_seqs", 512))
     with Workers(jobs, LoweringOptions(collectives="links")) as workers:
         for split, limit in itertools.product(given, TTFT_MS):
-            prompts, attention, serves = map(int, split.split(":"))
-            unit = Shape(8, ffn=8, attentions=attention, ffns=serves, sequence_parallel=True)
-            pools = (Pool(Shape(2), prompts * 4, "prefill"), Pool(unit, 1, "decode"))
-            plan = Plan(MODEL, DEVICE, pools, engine)
+            plan = split_plan(split)
             targets = Targets((("ttft", limit), ("tpot", 1000 / SPEED)), PERCENTILE)
             (rate,) = workers.map("figure_13:sustained", [(plan, targets, 200.0)])
             tokens = rate * float(outputs.mean()) / 1000
@@ -228,9 +237,10 @@ def main() -> None:
     parser.add_argument("--brute", type=int, default=0, help="points of the comparison")
     parser.add_argument("--plot", type=Path, help="writes the two panels")
     parser.add_argument("--afd", nargs="*", default=[], help="splits whose capacity is printed")
+    parser.add_argument("--pd", nargs="*", default=[], help="the same of prefill and decode")
     given = parser.parse_args()
-    if given.afd:
-        for line in splits(given.afd, given.jobs):
+    if given.afd or given.pd:
+        for line in splits([*given.pd, *given.afd], given.jobs):
             print(line, flush=True)
         return
     start = time.monotonic()
