@@ -28,18 +28,24 @@ from llmsim.api.prepare import prepare
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.lowering import LoweredGroup
-from llmsim.lowering.cuda_graphs import launches
+from llmsim.lowering.cuda_graphs import launches, layers_of_experts
 
 FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
 HARDWARE, ENGINE = "H200", "vllm-0.24"
+PROFILED_HOST = "first"
+"""Where the bundle was measured."""
 LOADS = ("light", "medium", "burst", "long")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ASSUMED_HOST = {"prepare_ns": 0, "launch_ns": 6000}
-"""What the engine's profile had before it took the times of these runs, with which the page shows
-what nothing was fitted for.
-"""
+HostTimes = Mapping[str, int]
+"""`prepare_ns`, `launch_ns` and `fused_moe_ns`, as a cluster file has them."""
+ASSUMED_HOST: HostTimes = {"prepare_ns": 0, "launch_ns": 6000, "fused_moe_ns": 0}
+"""What the engine's profile had before it took the times of these runs."""
 LARGEST_GRAPH = 512
 """Tokens of the largest captured size."""
+COMPILING_S, COMPILING_TOKENS = 0.5, 2048
+"""A step of fewer tokens that took longer waited for the compiler of its kernels."""
+HIDDEN = 1.2
+"""Launches behind a decode that took less than so many times its time may have waited for it."""
 FEWEST_STEPS = 5
 """A class of steps with fewer in either run has no row."""
 
@@ -51,9 +57,13 @@ class Served:
     folder: str
     title: str
     kv_tokens: int
+    host: str
+    """The machine: each day's runs were on a host of their own."""
     utilization: float = 0.9
     profile: bool = False
     model: str = ""
+    alike: bool = False
+    """Answers of all sequences have the same tokens, and thereby the same experts."""
 
     @property
     def model_name(self) -> str:
@@ -63,12 +73,32 @@ class Served:
 
 SERVED = (
     Served(
-        "llama-3.1-8b", "Llama-3.1-8B, bf16", 896_912, profile=True, model="meta-llama/Llama-3.1-8B"
+        "llama-3.1-8b",
+        "Llama-3.1-8B, bf16",
+        896_912,
+        "first",
+        profile=True,
+        model="meta-llama/Llama-3.1-8B",
     ),
-    Served("llama-3.1-8b-fp8", "Llama-3.1-8B, fp8 (a scale for each token)", 949_584),
-    Served("qwen3-30b-a3b", "Qwen3-30B-A3B, bf16", 808_848, 0.95, model="Qwen/Qwen3-30B-A3B"),
+    Served("llama-3.1-8b-fp8", "Llama-3.1-8B, fp8 (a scale for each token)", 949_584, "first"),
+    Served("qwen3-32b", "Qwen3-32B, bf16", 275_040, "second", 0.93, model="Qwen/Qwen3-32B"),
+    Served(
+        "qwen3-30b-a3b",
+        "Qwen3-30B-A3B, bf16",
+        778_304,
+        "second",
+        0.93,
+        model="Qwen/Qwen3-30B-A3B",
+    ),
+    Served(
+        "qwen3-30b-a3b-fp8",
+        "Qwen3-30B-A3B, fp8 (a scale for each token)",
+        1_082_832,
+        "second",
+        0.93,
+        alike=True,
+    ),
 )
-"""Of the third only the capacity and some steps: its run was cut off."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +108,12 @@ class Run:
     served: Served
     load: str
     meta: dict[str, Any]
+    host: HostTimes
+    """The times of the host that it was simulated with."""
     real: dict[str, float]
-    """Empty for a run that was cut off, of which only steps are left."""
     simulated: dict[str, float]
+    compiling: int
+    """Recorded steps that waited for the compiler of their kernels."""
     real_steps: pd.DataFrame
     simulated_steps: pd.DataFrame
     launches: pd.DataFrame
@@ -91,12 +124,14 @@ class Run:
 
 @dataclass(frozen=True)
 class HostRuns:
-    """The whole runs again, with times of the host that runs give."""
+    """The runs with several times of the host, none of which their own recording gave."""
 
-    own: Sequence[Run]
-    """With what all of these runs give, as the engine's profile has it."""
-    crossed: Sequence[Run]
-    """Those of each model with what the other models' runs give."""
+    assumed: Sequence[Run]
+    """With what the engine's profile had before any recording."""
+    other_host: Sequence[Run]
+    """With what the recordings on the other host gave."""
+    same_host: Sequence[Run]
+    """With what those of the other models on the same host gave."""
 
 
 def main() -> int:
@@ -116,28 +151,33 @@ def page_of_all(options: Mapping[str, Any]) -> str:
     """The page of all runs that are recorded, with these options of a run."""
     pairs = [(served, load) for served in SERVED for load in LOADS]
     found = [pair for pair in pairs if (FOLDER / pair[0].folder / pair[1]).is_dir()]
-    runs = [simulate(*pair, **options) for pair in found]
+    hosts = with_host_times(found, options)
+    runs = hosts.other_host
     bundle = {**options, "profile_dir": str(FOLDER / "profile")}
-    bundled = [simulate(*pair, **bundle) for pair in found if pair[0].profile]
-    real = [run for run in runs if run.real]
-    scaled = [run for run in real if "fp8" in run.served.folder]
-    unfused = [simulate(run.served, run.load, disable_term="fused_scaling") for run in scaled]
-    return page(runs, bundled, unfused, with_host_times(real, options))
+    own = host_times(runs, PROFILED_HOST)
+    bundled = [simulate(*pair, own, **bundle) for pair in found if pair[0].profile]
+    return page(hosts, bundled, without_term(runs, "fused_scaling"))
 
 
-def with_host_times(real: Sequence[Run], options: Mapping[str, Any]) -> HostRuns:
-    """The runs with the host's times of all recordings, and with those of the other model's."""
-    own = host_times(real)
-    others = {run.served: host_times(real, without=run.served) for run in real}
+def without_term(runs: Sequence[Run], term: str) -> list[Run]:
+    """The dense fp8 runs again without a term."""
+    scaled = [run for run in runs if run.served.folder == "llama-3.1-8b-fp8"]
+    return [simulate(run.served, run.load, run.host, disable_term=term) for run in scaled]
+
+
+def with_host_times(pairs: Sequence[tuple[Served, str]], options: Mapping[str, Any]) -> HostRuns:
+    """The runs with each of the times that `HostRuns` names."""
+    assumed = [simulate(*pair, ASSUMED_HOST, **options) for pair in pairs]
+    other = {served: others_host_times(assumed, served) for served, _ in pairs}
+    same = {served: host_times(assumed, served.host, without=served) for served, _ in pairs}
     return HostRuns(
-        [simulate(run.served, run.load, own, **options) for run in real],
-        [simulate(run.served, run.load, others[run.served], **options) for run in real],
+        assumed,
+        [simulate(*pair, other[pair[0]], **options) for pair in pairs],
+        [simulate(*pair, same[pair[0]], **options) for pair in pairs],
     )
 
 
-def simulate(
-    served: Served, load: str, host: Mapping[str, int] = ASSUMED_HOST, **options: Any
-) -> Run:
+def simulate(served: Served, load: str, host: HostTimes, **options: Any) -> Run:
     """The run of a load, and the same trace simulated with the recorded engine's limits and these
     times of the host.
     """
@@ -146,16 +186,17 @@ def simulate(
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     instance = meta["facts"]["instance"]
     fields["engine"] = {"engine_profile": ENGINE, **host, **instance}
-    log = folder / "requests.jsonl.gz"
-    requests = list(rows(log)) if log.is_file() else []
+    requests = list(rows(folder / "requests.jsonl.gz"))
     result = llmsim.run(fields, meta["options"]["dataset"], **options)
     steps = folder / "steps.jsonl.gz"
     return Run(
         served,
         load,
         meta,
-        latencies(requests) if requests else {},
+        host,
+        latencies(requests),
         {name: float(result.summary[name]) for name in METRICS},
+        compiling_steps(steps),
         recorded_steps(steps),
         simulated_steps(result.steps),
         recorded_launches(steps),
@@ -182,13 +223,8 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, stream)
 
 
-METRICS = (
-    "mean_ttft_ms",
-    "median_ttft_ms",
-    "mean_tpot_ms",
-    "median_tpot_ms",
-    "output_throughput",
-)
+MEAN_TTFT, MEAN_TPOT, THROUGHPUT = "mean_ttft_ms", "mean_tpot_ms", "output_throughput"
+METRICS = (MEAN_TTFT, "median_ttft_ms", MEAN_TPOT, "median_tpot_ms", THROUGHPUT)
 
 
 def latencies(requests: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -227,6 +263,16 @@ def recorded_steps(path: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["sequences", "ms"])
 
 
+def compiling_steps(path: Path) -> int:
+    """Steps that took far too long for their tokens."""
+    return sum(
+        after["end"] - before["end"] > COMPILING_S
+        and after["extra"]["scheduled"] < before["end"]
+        and sum(new for new, _ in after["batch"]) < COMPILING_TOKENS
+        for before, after in pairwise(rows(path))
+    )
+
+
 def recorded_launches(path: Path) -> pd.DataFrame:
     """What the host took for steps with prompts behind decodes, in ms, and at most for decodes
     behind prompts.
@@ -257,29 +303,73 @@ class Launching:
 
     graphs: str
     launches: int
+    experts: int
+    """Layers of experts that no graph has."""
     steps: int
     ms: float
     """The median; of full graphs the least, since the others may have waited for devices."""
+    hidden: bool
+    """Whether the host may have waited for the step before, so that its own time is not seen."""
 
 
 def launchings(runs: Sequence[Run], served: Served) -> Iterator[Launching]:
     """Of one model's runs, by kind of graphs."""
-    real = pd.concat([run.launches for run in runs if run.served is served])
-    without, piecewise, full = launches(lowered(served).operators)
+    own = [run for run in runs if run.served is served]
+    real = pd.concat([run.launches for run in own])
+    decode_ms = pd.concat([run.real_steps for run in own]).ms.median()
+    stage = lowered(served).operators
+    without, piecewise, full = launches(stage)
+    experts = layers_of_experts(stage)
+    slow_decodes = real.ms[real.graphs == "piecewise"].median() < HIDDEN * decode_ms
     for graphs, number in (("full", full), ("piecewise", piecewise), ("none", without)):
         ms = real.ms[real.graphs == graphs]
-        yield Launching(graphs, number, len(ms), ms.min() if graphs == "full" else ms.median())
+        yield Launching(
+            graphs,
+            number,
+            experts if graphs == "none" else 0,
+            len(ms),
+            ms.min() if graphs == "full" else ms.median(),
+            hidden=slow_decodes and graphs != "none",
+        )
 
 
-def host_times(runs: Sequence[Run], without: Served | None = None) -> dict[str, int]:
-    """Time of a step and of each launch with the least squares of relative errors over the kinds
-    of graphs of all models but one, in whole 0.1 ms and us.
+def host_times(runs: Sequence[Run], host: str, without: Served | None = None) -> HostTimes:
+    """Times of a step, of each launch and of each layer of experts, with the least squares of
+    relative errors over the kinds of graphs of all models on that host but one.
+
+    In whole 0.1 ms, us and 10 us.
     """
-    models = [each for each in dict.fromkeys(run.served for run in runs) if each is not without]
-    kinds = [each for served in models for each in launchings(runs, served)]
-    relative = [[1 / each.ms, each.launches / each.ms] for each in kinds]
-    step_ms, launch_ms = np.linalg.lstsq(np.array(relative), np.ones(len(kinds)))[0]
-    return {"prepare_ns": round(10 * step_ms) * 100_000, "launch_ns": round(1e3 * launch_ms) * 1000}
+    on_host = dict.fromkeys(run.served for run in runs if run.served.host == host)
+    models = [each for each in on_host if each is not without]
+    kinds = [each for served in models for each in launchings(runs, served) if not each.hidden]
+    relative = np.array([[1 / k.ms, k.launches / k.ms, k.experts / k.ms] for k in kinds])
+    known: Any = relative.any(axis=0)
+    times_ms = np.zeros(len(known))
+    times_ms[known] = np.linalg.lstsq(relative[:, known], np.ones(len(kinds)))[0]
+    step_ms, launch_ms, experts_ms = times_ms.tolist()
+    return {
+        "prepare_ns": round(10 * step_ms) * 100_000,
+        "launch_ns": round(1e3 * launch_ms) * 1000,
+        "fused_moe_ns": round(1e2 * experts_ms) * 10_000,
+    }
+
+
+def others_host_times(runs: Sequence[Run], served: Served) -> HostTimes:
+    """Times for a model by the recordings on the other host.
+
+    That of experts, which only one host has, is of the other models there, at the other host's
+    speed.
+    """
+    hosts = dict.fromkeys(run.served.host for run in runs)
+    (other,) = (host for host in hosts if host != served.host)
+    times, own = host_times(runs, other), host_times(runs, served.host, without=served)
+    experts_ns = times["fused_moe_ns"] or at_speed_of(own, times)
+    return {**times, "fused_moe_ns": experts_ns}
+
+
+def at_speed_of(times: HostTimes, other: HostTimes) -> int:
+    """The time of experts on a host that launches in another time, in whole 10 us."""
+    return round(times["fused_moe_ns"] * other["launch_ns"] / times["launch_ns"] / 10_000) * 10_000
 
 
 def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -295,30 +385,27 @@ def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"sequences": steps["decode_sequences"][chosen], "ms": ms[chosen]})
 
 
-def page(
-    runs: Sequence[Run], bundled: Sequence[Run], unfused: Sequence[Run], hosts: HostRuns
-) -> str:
+def page(hosts: HostRuns, bundled: Sequence[Run], unfused: Sequence[Run]) -> str:
     """The whole page: the words of `recorded/page.txt`, with tables in their places.
 
-    `bundled` are runs by the profile, `unfused` those of fp8 without their term, and `hosts` those
-    with other times of the host.
+    `bundled` are runs by the profile, and `unfused` those of dense fp8 without their term.
     """
-    whole = [run for run in runs if run.real]
+    runs = hosts.other_host
     tables = {
-        "requests": requests_table(whole),
-        "medians": medians(whole, hosts),
+        "requests": requests_table(runs),
+        "medians": medians(hosts),
         "steps": steps_table(runs),
-        "launches": launches_table(whole),
-        "constants": constants_table(whole),
-        "host": host_table(whole, hosts),
-        "lone": lone_table(whole, hosts),
+        "launches": launches_table(runs),
+        "constants": constants_table(runs),
+        "host": host_table(hosts),
+        "lone": lone_table(hosts),
         "capacity": capacity_table(),
-        "power": power_table(whole),
+        "power": power_table(runs),
         "bundled": requests_table(bundled),
     }
     words = (FOLDER.parent / "page.txt").read_text("utf-8")
     texts = {name: "\n".join(lines) for name, lines in tables.items()}
-    without = ", ".join(f"{error(run, METRICS[2]):+.1f}" for run in unfused)
+    without = ", ".join(f"{error(run, MEAN_TPOT):+.1f}" for run in unfused)
     return words.format(unfused=without, **texts)
 
 
@@ -334,31 +421,36 @@ def requests_table(runs: Sequence[Run]) -> Iterator[str]:
     )
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for run in runs:
-        cells = [run.served.title, run.load]
+        cells = [run.served.title, load_of(run)]
         for mean, median in (METRICS[0:2], METRICS[2:4]):
             cells += [
                 f"{run.real[mean]:.2f}",
                 f"{error(run, mean):+.1f}",
                 f"{error(run, median):+.1f}",
             ]
-        cells += [f"{run.real[METRICS[4]]:.0f}", f"{error(run, METRICS[4]):+.1f}"]
+        cells += [f"{run.real[THROUGHPUT]:.0f}", f"{error(run, THROUGHPUT):+.1f}"]
         yield row(cells)
 
 
-def medians(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
-    yield (
-        "| metric | runs | median abs. error, % | largest, % | by these runs' host | largest "
-        "| by the other model's host | largest |"
-    )
+def comparable(run: Run, metric: str) -> bool:
+    """Whether the recorded figure is of what is simulated: kernels are compiled, and sequences have
+    experts of their own.
+    """
+    return not run.compiling and not (run.served.alike and metric != MEAN_TTFT)
+
+
+def medians(hosts: HostRuns) -> Iterator[str]:
+    yield "| metric | runs | 6 us a launch | largest | other host | largest | same host | largest |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for title, metric in (
-        ("mean TTFT", METRICS[0]),
-        ("mean TPOT", METRICS[2]),
-        ("throughput", METRICS[4]),
+        ("mean TTFT", MEAN_TTFT),
+        ("mean TPOT", MEAN_TPOT),
+        ("throughput", THROUGHPUT),
     ):
-        cells = [title, str(len(runs))]
-        for each in (runs, hosts.own, hosts.crossed):
-            found = [abs(error(run, metric)) for run in each]
+        chosen = [run for run in hosts.assumed if comparable(run, metric)]
+        cells = [title, str(len(chosen))]
+        for each in (hosts.assumed, hosts.other_host, hosts.same_host):
+            found = [abs(error(run, metric)) for run in each if comparable(run, metric)]
             cells += [f"{statistics.median(found):.1f}", f"{max(found):.1f}"]
         yield row(cells)
 
@@ -384,52 +476,69 @@ def steps_table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def launches_table(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| model | graphs | launches | steps | real, ms | by the constants, ms |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    times = host_times(runs)
+    yield "| host | model | graphs | launches | steps | real, ms | by the constants, ms |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: |"
     for served in dict.fromkeys(run.served for run in runs):
+        times = host_times(runs, served.host)
         for kind in launchings(runs, served):
-            ours = (times["prepare_ns"] + kind.launches * times["launch_ns"]) / 1e6
-            cells = [served.title, kind.graphs, str(kind.launches), str(kind.steps)]
-            yield row([*cells, f"{kind.ms:.1f}", f"{ours:.1f}"])
+            ours = times["prepare_ns"] + kind.launches * times["launch_ns"]
+            ours += kind.experts * times["fused_moe_ns"]
+            real = f"hidden behind {kind.ms:.1f}" if kind.hidden else f"{kind.ms:.1f}"
+            cells = [served.host, served.title, kind.graphs, str(kind.launches), str(kind.steps)]
+            yield row([*cells, real, f"{ours / 1e6:.1f}"])
 
 
 def constants_table(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| from the runs of | a step, ms | a launch, us |"
-    yield "| --- | ---: | ---: |"
-    models = list(dict.fromkeys(run.served for run in runs))
-    found = {"both models": host_times(runs)}
-    for served in models:
-        own = [run for run in runs if run.served is served]
-        found[served.title] = host_times(own)
-    for title, times in found.items():
-        yield row([title, f"{times['prepare_ns'] / 1e6:.1f}", f"{times['launch_ns'] / 1e3:.0f}"])
+    yield "| host | from the runs of | a step, ms | a launch, us | a layer of experts, ms |"
+    yield "| --- | --- | ---: | ---: | ---: |"
+    for host in dict.fromkeys(run.served.host for run in runs):
+        models = dict.fromkeys(run.served for run in runs if run.served.host == host)
+        found = {"all its models": host_times(runs, host)}
+        found |= {f"all but {each.title}": host_times(runs, host, without=each) for each in models}
+        for title, times in found.items():
+            experts = times["fused_moe_ns"]
+            yield row(
+                [
+                    host,
+                    title,
+                    f"{times['prepare_ns'] / 1e6:.1f}",
+                    f"{times['launch_ns'] / 1e3:.0f}",
+                    f"{experts / 1e6:.2f}" if experts else "-",
+                ]
+            )
 
 
-def host_table(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
+def host_table(hosts: HostRuns) -> Iterator[str]:
     yield (
-        "| model | load | TTFT, % | by these runs' host | by the other model's host "
-        "| TPOT, % | by these runs' host | by the other model's host |"
+        "| model | load | TTFT, %: 6 us a launch | other host | same host "
+        "| TPOT, %: 6 us a launch | other host | same host |"
     )
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for three in zip(runs, hosts.own, hosts.crossed, strict=True):
-        cells = [three[0].served.title, three[0].load]
-        for metric in (METRICS[0], METRICS[2]):
+    for three in zip(hosts.assumed, hosts.other_host, hosts.same_host, strict=True):
+        cells = [three[0].served.title, load_of(three[0])]
+        for metric in (MEAN_TTFT, MEAN_TPOT):
             cells += [f"{error(each, metric):+.1f}" for each in three]
         yield row(cells)
 
 
-def lone_table(runs: Sequence[Run], hosts: HostRuns) -> Iterator[str]:
+def load_of(run: Run) -> str:
+    """The load, and a mark where kernels were compiled during the run."""
+    return f"{run.load} (compiling)" if run.compiling else run.load
+
+
+def lone_table(hosts: HostRuns) -> Iterator[str]:
     yield (
-        "| model | prompts | TTFT, median % | by these runs' host | by the other model's host | "
-        "real, median ms |"
+        "| model | prompts | TTFT, median %: 6 us a launch | other host | same host "
+        "| real, median ms |"
     )
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    for served in dict.fromkeys(run.served for run in runs):
+    for served in dict.fromkeys(run.served for run in hosts.assumed):
         three = [
             pd.concat([run.lone for run in each if run.served is served])
-            for each in (runs, hosts.own, hosts.crossed)
+            for each in (hosts.assumed, hosts.other_host, hosts.same_host)
         ]
+        if three[0].empty:
+            continue
         wrong = [100 * (lone.simulated / lone.real - 1).median() for lone in three]
         cells = [served.title, str(len(three[0])), *(f"{each:+.1f}" for each in wrong)]
         yield row([*cells, f"{three[0].real.median():.1f}"])

@@ -33,6 +33,7 @@ ABLATED = (
     "sustained_clock",
     "card_streaming",
     "fused_scaling",
+    "touched_experts",
     "weight_only_experts",
     "expert_choice",
     "async_lag",

@@ -111,6 +111,10 @@ class CostRequest:
     """Measured rows lose the scaling of inputs that the server does not run; False: as the silicon
     database has them (`fused_scaling` off).
     """
+    touched_experts: bool = True
+    """Measured experts read the weights that random choices touch; False: those of choices in turn,
+    as the silicon database has them (`touched_experts` off).
+    """
     weight_only_experts: bool = True
     """Experts with weights of 4 bits may take a weight-only kernel's measured times; False: those
     of their own type alone (`weight_only_experts` off).

@@ -76,9 +76,24 @@ def graph_rules(
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
         rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
-        rules.host_ps = [[engine.launch_ps * count for count in launches(ops)] for ops in stages]
+        rules.host_ps = [host_ps(engine, operators) for operators in stages]
         rules.prepare_ps = prepare_ps
     return rules
+
+
+def host_ps(engine: EngineArgs, stage: Sequence[Operator]) -> list[int]:
+    """What the host takes to launch a stage, as `launches` counts it.
+
+    Experts are chosen, sorted and launched by Python code, of which a captured graph has only the
+    kernels: without one each layer of them adds `fused_moe_ps`.
+    """
+    without, piecewise, full = (engine.launch_ps * count for count in launches(stage))
+    return [without + engine.fused_moe_ps * layers_of_experts(stage), piecewise, full]
+
+
+def layers_of_experts(stage: Sequence[Operator]) -> int:
+    """Layers of the stage that have experts."""
+    return sum(op.repeat for op in stage if isinstance(op, Moe))
 
 
 def launches(stage: Sequence[Operator]) -> tuple[int, int, int]:

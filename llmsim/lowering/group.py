@@ -34,6 +34,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     COLD_KV,
     FUSED_SCALING,
     SUSTAINED_CLOCK,
+    TOUCHED_EXPERTS,
     WEIGHT_ONLY_EXPERTS,
 )
 from llmsim.lowering.adjust.apply import adjusted_costs
@@ -365,6 +366,7 @@ def _asked(
         card_streaming=CARD_STREAMING not in options.disabled_terms,
         compiles_scaling=compiles_scaling(engine),
         fused_scaling=FUSED_SCALING not in options.disabled_terms,
+        touched_experts=TOUCHED_EXPERTS not in options.disabled_terms,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in options.disabled_terms,
     )
     return group, request, stages

@@ -128,6 +128,7 @@ def full() -> Json:
         "enforce_eager": False,
         "launch_ns": 6000,
         "prepare_ns": 3000000,
+        "fused_moe_ns": 200000,
         "api_latency_ns": 1500000,
         "endpoint": "chat",
         "api_server_count": 2,

@@ -2,7 +2,9 @@
 cache held.
 """
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +18,22 @@ from llmsim.costs.source import Curve
 from llmsim.costs.sources.silicon.database import TablePath
 from llmsim.costs.sources.silicon.gemm import GemmTable
 from llmsim.costs.sources.silicon.moe import COLUMNS, SHAPE, moe_curve, wanted_shape
+from llmsim.model import Dtypes, load_model
 from tests.costs.builders import needs_database, request
 
 BANDWIDTH_BYTES_PER_S = 1_000_000_000_000
 LIGHT = PeakRates(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
 
 
-def experts(folder: Path, points_ms: dict[int, float], last: int) -> Curve:
+def experts(
+    folder: Path,
+    points_ms: dict[int, float],
+    last: int,
+    distribution: str = "power_law_1.2",
+    **asks: Any,
+) -> Curve:
     """The curve of a model's own shape from a table with these times by tokens."""
-    asked = request("Qwen/Qwen3-30B-A3B", "H100")
+    asked = replace(request("Qwen/Qwen3-30B-A3B", "H100"), **asks)
     op = next(op for op in asked.operators if op.kind == "moe")
     shape = wanted_shape(op, asked)
     sizes = dict(
@@ -38,7 +47,8 @@ def experts(folder: Path, points_ms: dict[int, float], last: int) -> Curve:
         {
             "moe_dtype": "bfloat16",
             "num_tokens": tokens,
-            "distribution": "balanced",
+            "distribution": distribution,
+            "kernel_source": "triton",
             "latency": ms,
             **sizes,
         }
@@ -67,6 +77,50 @@ def test_experts_never_get_faster_beyond_the_last_row(
     curve = experts(tmp_path, points_ms, 400)
     assert set(curve.ps[200:].tolist()) == {4 * 10**9}
     assert set(curve.provenance[201:].tolist()) == {Provenance.EXTRAPOLATED}
+
+
+def test_even_rows_count_the_experts_that_random_choices_touch(tmp_path: Path) -> None:
+    """Sixteen tokens with eight experts each touch all 128 in turn, and 82 by chance."""
+    times_ms = {1: 0.08, 16: 1.28, 64: 1.28, 4096: 1.5}
+    curve = experts(tmp_path, times_ms, 4096, "balanced")
+    by_chance = {tokens: 128 * (1 - (1 - 8 / 128) ** tokens) for tokens in (1, 16, 64)}
+    in_turn = {1: 8, 16: 128, 64: 128}
+    for tokens, touched in by_chance.items():
+        expected_ms = times_ms[tokens] * touched / in_turn[tokens]
+        assert curve.ps[tokens] == pytest.approx(1e9 * expected_ms, rel=1e-9)
+    assert curve.ps[4096] == 1_500_000_000, "each expert has tokens, and products bound it"
+    assert "random choices" in curve.source
+    as_measured = experts(tmp_path, times_ms, 4096, "balanced", touched_experts=False)
+    assert as_measured.ps[[1, 16, 64]].tolist() == [80_000_000, 1_280_000_000, 1_280_000_000]
+
+
+@pytest.mark.parametrize(("fixed", "expected_ms"), [(False, 2), (True, 7)])
+def test_kernels_of_fixed_scales_are_for_checkpoints_that_have_them(
+    tmp_path: Path, fixed: bool, expected_ms: int
+) -> None:
+    """FlashInfer's kernel for ModelOpt's experts is none that a server runs for others."""
+    preset = load_model("Qwen/Qwen3-30B-A3B-FP8")
+    model = replace(preset, weight_block=None, fixed_input_scales=fixed)
+    asked = request(model, "H200", dtypes=Dtypes(weight="fp8"))
+    op = next(op for op in asked.operators if op.kind == "moe")
+    shape = wanted_shape(op, asked)
+    sizes = (shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep)
+    kernels = {
+        ("fp8", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"): 7.0,
+        ("fp8_block", "vllm_fp8moe_triton_tritonexperts"): 2.0,
+    }
+    rows = [
+        dict(zip(SHAPE, sizes, strict=True))
+        | {"moe_dtype": dtype, "kernel_source": kernel, "num_tokens": tokens}
+        | {"distribution": "power_law_1.2", "latency": ms}
+        for (dtype, kernel), ms in kernels.items()
+        for tokens in (1, 64)
+    ]
+    path = tmp_path / "moe_perf.parquet"
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in COLUMNS}), path)
+    curve = moe_curve([TablePath(path, "table")], op, asked, LIGHT, 1.0, 64)
+    assert curve is not None
+    assert curve.ps[64] == expected_ms * 10**9
 
 
 def gemms(share_of_bandwidth: tuple[float, float, float], warm_share: float) -> GemmTable:

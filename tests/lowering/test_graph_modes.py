@@ -96,6 +96,22 @@ def test_a_step_without_a_graph_is_no_faster_than_its_launches() -> None:
     ) == fast.program.step_ps([(1, 100)])
 
 
+def test_layers_of_experts_take_the_host_longer_where_no_graph_replays_them() -> None:
+    """vLLM's Python code around experts, 48 layers of them, beside their launches."""
+
+    def moe(**engine: Any) -> LoweredGroup:
+        cluster = load_cluster(CLUSTER.with_name("h100_qwen3_30b_a3b.json"))
+        deployment = resolve(cluster, EngineOverrides(launch_ns=0, prepare_ns=0, **engine))
+        return lower(deployment, LoweringOptions(cost_source="roofline")).groups[0]
+
+    none, slow = moe(fused_moe_ns=0).program, moe(fused_moe_ns=1e6).program
+    assert slow.step_ps([(1000, 0)]) == 48 * 10**9 > none.step_ps([(1000, 0)])
+    for replayed in ([(500, 0)], [(1, 100)]):
+        assert slow.step_ps(replayed) == none.step_ps(replayed)
+    assert moe().engine.fused_moe_ps == 290_000_000
+    assert moe(enforce_eager=True).engine.fused_moe_ps == 0, "eager launches have it"
+
+
 def test_a_launched_layer_of_experts_takes_what_the_constant_was_taken_from() -> None:
     """0.56 ms for a layer of Qwen3-30B-A3B without graphs (sources of the engine profile), from its
     own kernels.

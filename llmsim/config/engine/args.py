@@ -76,6 +76,7 @@ _IN_PS = (
     "host_sequence",
     "ttft_target",
     "launch",
+    "fused_moe",
     "prepare",
 )
 
@@ -126,6 +127,8 @@ class EngineArgs:
     enforce_eager: bool
     launch_ps: int
     """Host time of one launch."""
+    fused_moe_ps: int
+    """What each layer of experts takes the host beside its launches."""
     prepare_ps: int
     """Host time of a step before its first launch."""
     api_latency_ps: int
@@ -445,6 +448,7 @@ OTHER_NAMES = MappingProxyType(
         "host_gap_ns": "host_gap_ps",
         "host_sequence_ns": "host_sequence_ps",
         "launch_ns": "launch_ps",
+        "fused_moe_ns": "fused_moe_ps",
         "prepare_ns": "prepare_ps",
         "long_prefill_token_threshold_adaptive": "limits",
         "max_num_active_seqs": "limits",

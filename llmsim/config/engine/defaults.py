@@ -207,6 +207,9 @@ def settle_mode(
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
         origin["launch_ns"] = profile.launch_origin(eager=eager)
+    if values["fused_moe_ns"] is None:
+        values["fused_moe_ns"] = 0 if eager else profile.fused_moe_ns
+        origin["fused_moe_ns"] = profile.launch_origin(eager=eager)
 
 
 def synchronous_origin(profile: EngineProfile) -> str:

@@ -582,6 +582,13 @@ class EngineOptions(Section):
         default=None,
         description="Sets the host time of a step before its first launch.",
     )
+    fused_moe_ns: TimeNs | None = Field(
+        default=None,
+        description=(
+            "Sets the host time that each layer of experts takes beside its launches, where no "
+            "CUDA graph replays it."
+        ),
+    )
     api_latency_ns: TimeNs | None = Field(
         default=None,
         description=(

@@ -199,6 +199,10 @@ class EngineProfile:
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python.
     """
     eager_launch_ns: int = 0
+    fused_moe_ns: int = 0
+    """What each layer of experts takes the host beside its launches in a step without graphs of a
+    compiled model; without compilation `eager_launch_ns` has it.
+    """
     prepare_ns: int = 0
     """Host time of an asynchronous engine's step before its first launch."""
     launches_measured: str = ""
@@ -331,6 +335,7 @@ def load_profile(name: str) -> EngineProfile:
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],
         eager_launch_ns=data["launch"]["eager_ns"],
+        fused_moe_ns=data["launch"].get("fused_moe_ns", 0),
         prepare_ns=data["launch"].get("prepare_ns", 0),
         launches_measured=data["launch"].get("measured", ""),
         host_gap_ns=host.get("step_ns", 0),

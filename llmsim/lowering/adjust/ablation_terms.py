@@ -132,6 +132,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "every matrix has a kernel of its own that converts its input, as its rows were timed",
             "the silicon database's tables of that kernel (scale_matrix, computescale)",
         ),
+        "touched_experts": Term(
+            "tokens choose experts at random, and a step reads the weights of those they touch",
+            "the tokens of a step take all experts in turn, as measured rows had it",
+            "expectation over random choices, in the roofline of the rows' own shape",
+        ),
         "weight_only_experts": Term(
             "experts with weights of 4 bits that a card cannot multiply take a weight-only kernel",
             "such experts take the data sheet's peaks",
@@ -159,6 +164,7 @@ COLD_KV = "cold_kv"
 SUSTAINED_CLOCK = "sustained_clock"
 CARD_STREAMING = "card_streaming"
 FUSED_SCALING = "fused_scaling"
+TOUCHED_EXPERTS = "touched_experts"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 HOST_RANKS = "host_ranks"
 
@@ -184,7 +190,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
         "frontend": {"endpoint": None},
         "host_gap": {"host_gap_ps": 0},
         "host_sequence": {"host_sequence_ps": 0},
-        "launches": {"launch_ps": 0, "prepare_ps": 0},
+        "launches": {"launch_ps": 0, "prepare_ps": 0, "fused_moe_ps": 0},
     }
     origin = dict(engine.origin)
     if HOST_RANKS in disabled:

@@ -31,11 +31,16 @@ COLUMNS = [
     "moe_tp_size",
     "moe_ep_size",
     "distribution",
+    "kernel_source",
     "latency",
 ]
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+IN_TURN = "balanced"
+"""The distribution of rows whose tokens chose all experts in turn: sixteen tokens with eight
+experts each touch all of 128, where random choices touch 82.
+"""
 DISTRIBUTIONS = {
-    "balanced": ("balanced", "power_law_1.01", "power_law_1.2"),
+    "balanced": (IN_TURN, "power_law_1.01", "power_law_1.2"),
     "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
 }
 """Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts
@@ -52,6 +57,11 @@ MOE_DTYPES = {
 }
 
 
+FIXED_SCALES = "modelopt"
+"""What names of kernels hold that were measured with scales of inputs from a checkpoint. On Hopper
+they are a kernel of FlashInfer's that takes up to four times as long as that of wide experts; vLLM
+0.24 runs Triton's where steps find the scales (recorded in `evaluation/recorded`).
+"""
 WEIGHT_ONLY = {"fp4": "int4_wo"}
 """Weights of 4 bits that a card without such units widens in the kernel, by the measured kernel of
 the same kind: vLLM runs MXFP4 experts on it with Marlin (log in its issue 23278), which is also the
@@ -80,13 +90,28 @@ class MoeShape:
     ep: int
     matrices: int = GATED
 
-    def work(self, tokens: Floats, element_bytes: float, peak: float, bandwidth: float) -> Floats:
-        """Roofline microseconds on one rank: weights of the experts that tokens touch, flops of
-        their pairs.
+    def touched(self, tokens: Floats) -> Floats:
+        """Experts of one rank that tokens which choose at random touch, by expectation."""
+        return self.experts / self.ep * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
+
+    def touched_in_turn(self, tokens: Floats) -> Floats:
+        """Those that tokens touch whose choices take all experts in turn, as "balanced" rows were
+        measured.
         """
-        local = self.experts / self.ep
+        return np.minimum(self.experts, tokens * self.topk) / self.ep
+
+    def work(
+        self,
+        tokens: Floats,
+        touched: Floats,
+        element_bytes: float,
+        peak: float,
+        bandwidth: float,
+    ) -> Floats:
+        """Roofline microseconds on one rank: weights of the touched experts, flops of the tokens'
+        pairs.
+        """
         inter = self.inter / self.tp
-        touched = local * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
         weight_bytes = touched * self.matrices * self.hidden * inter * element_bytes
         flops = tokens * self.topk / self.ep * 2 * self.matrices * self.hidden * inter
         return np.asarray(np.maximum(weight_bytes / bandwidth, flops / peak if peak else 0.0) * 1e6)
@@ -107,24 +132,42 @@ def moe_curve(
     by token count.
     """
     wanted = wanted_shape(op, request)
-    for dtype in _dtypes_in_order(op.weight_dtype, request):
+    for dtype in _dtypes_in_order(op, request):
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
             keep = rows["moe_dtype"] == dtype
+            if _finds_scales(op, request):
+                keep &= _without_fixed_scales(rows)
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
                 rows = _by_routing(rows, _measured_routing(op, request))
-                return _from_rows(
-                    rows, wanted, op, peak_rates, element_bytes, last, f"{table.label} {dtype}"
-                )
+                label = f"{table.label} {dtype}"
+                return _from_rows(rows, wanted, op, request, peak_rates, element_bytes, last, label)
     return None
 
 
-def _dtypes_in_order(weight_dtype: str, request: CostRequest) -> list[str]:
-    """The tables' names of a dtype, the likeliest first, and what stands in for it last."""
-    names = MOE_DTYPES.get(weight_dtype, ())
-    ordered = list(names if request.model.weight_block is not None else reversed(names))
-    stand_in = WEIGHT_ONLY.get(weight_dtype) if request.weight_only_experts else None
+def _finds_scales(op: Moe, request: CostRequest) -> bool:
+    """Whether steps find the scales of the experts' inputs, which the checkpoint does not state."""
+    return op.weight_dtype == "fp8" and not request.model.fixed_input_scales
+
+
+def _without_fixed_scales(rows: Columns) -> NDArray[np.bool_]:
+    """Which rows are of kernels that a model runs whose steps find the scales."""
+    kernels = rows["kernel_source"].tolist()
+    others = {kernel for kernel in set(kernels) if FIXED_SCALES not in str(kernel)}
+    return np.array([kernel in others for kernel in kernels])
+
+
+def _dtypes_in_order(op: Moe, request: CostRequest) -> list[str]:
+    """The tables' names of a dtype, the likeliest first, and what stands in for it last.
+
+    Kernels of blocks of fp8 find the scales of each token's inputs, as those of experts with a
+    scale for each token do.
+    """
+    names = MOE_DTYPES.get(op.weight_dtype, ())
+    blocks = request.model.weight_block is not None or _finds_scales(op, request)
+    ordered = list(names if blocks else reversed(names))
+    stand_in = WEIGHT_ONLY.get(op.weight_dtype) if request.weight_only_experts else None
     return ordered if stand_in is None else [*ordered, stand_in]
 
 
@@ -165,6 +208,7 @@ def _from_rows(
     rows: Columns,
     wanted: MoeShape,
     op: Operator,
+    request: CostRequest,
     peak_rates: PeakRates,
     element_bytes: float,
     last: int,
@@ -191,16 +235,26 @@ def _from_rows(
     marks = np.where(np.isin(counts, points), Provenance.MEASURED, Provenance.INTERPOLATED)
     marks = np.where(counts > points[-1], Provenance.EXTRAPOLATED, marks)
     label += f", {distribution} routing"
+    peak, bandwidth = peak_rates.peak(op.weight_dtype), peak_rates.memory_bandwidth_bytes_per_s
+
+    def work(of: MoeShape, touched: Floats) -> Floats:
+        return of.work(counts, touched, element_bytes, peak, bandwidth)
+
+    at_random = work(shape, shape.touched(counts))
+    if distribution == IN_TURN and request.touched_experts:
+        times = times * _ratio(at_random, work(shape, shape.touched_in_turn(counts)))
+        label += ", of the experts that random choices touch"
     if shape != wanted:
-        peak, bandwidth = peak_rates.peak(op.weight_dtype), peak_rates.memory_bandwidth_bytes_per_s
-        own = wanted.work(counts, element_bytes, peak, bandwidth)
-        other = shape.work(counts, element_bytes, peak, bandwidth)
-        times = times * np.divide(own, other, out=np.ones_like(own), where=other > 0)
+        times = times * _ratio(work(wanted, wanted.touched(counts)), at_random)
         marks = np.full_like(marks, Provenance.SCALED)
         label += f", scaled from {shape}"
     ps = to_ps(times)
     ps[0] = 0
     return Curve(ps, marks.astype(np.uint8), label)
+
+
+def _ratio(own: Floats, other: Floats) -> Floats:
+    return np.divide(own, other, out=np.ones_like(own), where=other > 0)
 
 
 def _distance(shape: MoeShape, wanted: MoeShape) -> float:
