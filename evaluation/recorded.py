@@ -265,11 +265,12 @@ def recorded_steps(path: Path) -> pd.DataFrame:
 
 def compiling_steps(path: Path) -> int:
     """Steps that took far too long for their tokens."""
+    steps = list(rows(path))
+    ends = [steps[0]["extra"]["scheduled"], *(step["end"] for step in steps)]
     return sum(
-        after["end"] - before["end"] > COMPILING_S
-        and after["extra"]["scheduled"] < before["end"]
-        and sum(new for new, _ in after["batch"]) < COMPILING_TOKENS
-        for before, after in pairwise(rows(path))
+        step["end"] - max(before, step["extra"]["scheduled"]) > COMPILING_S
+        and sum(new for new, _ in step["batch"]) < COMPILING_TOKENS
+        for before, step in zip(ends, steps, strict=False)
     )
 
 
