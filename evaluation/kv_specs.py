@@ -20,10 +20,10 @@ from typing import Any
 import llmsim
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config.errors import InputError
-from llmsim.lowering.kv.hybrid_cache import divides
-from llmsim.model import Dtypes, Layout, ModelConfig, load_model
+from llmsim.lowering.kv.hybrid_cache import divides, takes_indexed_blocks
+from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, kv_tables
-from llmsim.model.memory.sizes import kv_bytes_per_token, state_bytes_per_sequence
+from llmsim.model.memory.sizes import INDEXED_TOKENS, kv_bytes_per_token, state_bytes_per_sequence
 from llmsim.scheduling.conformance import vllm_platform
 from llmsim.scheduling.conformance.engine_python import check_interpreter
 
@@ -32,6 +32,8 @@ PRESETS = Path(str(llmsim.__file__)).parent / "presets" / "models"
 AVAILABLE = 40 << 30
 """Bytes, as the worker has them."""
 BLOCK_SIZE = 16
+CARD = "H200"
+"""vLLM plans for a card of NVIDIA's."""
 Table = tuple[int, int, int]
 """Window of a group, tokens of its block, and its layers."""
 
@@ -101,7 +103,8 @@ def wrong(name: str, theirs: Mapping[str, Any]) -> list[str]:
     model = load_model(name)
     found = []
     size = block_size_of(model, theirs)
-    if size != BLOCK_SIZE:
+    indexed = takes_indexed_blocks(model, load_hardware(CARD))
+    if size != (INDEXED_TOKENS if indexed else BLOCK_SIZE):
         found.append(f"blocks of {size} tokens by default")
     blocks, tables = ours_of(model, size)
     if blocks != theirs["blocks"]:

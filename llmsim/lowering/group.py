@@ -51,7 +51,7 @@ from llmsim.lowering.drafter import (
 )
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.kv.host_cache import host_cache
-from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_state_blocks
+from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
@@ -319,13 +319,14 @@ def _asked(
     links that join their ranks, or are asked for.
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
+    hardware = load_hardware(located(group.hardware, deployment.cluster_path))
+    group = with_indexed_blocks(group, model, hardware)
     group, layout = _settled(group, deployment, model, tiers=options.tiers)
     engine = group.engine
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
     distinct = distinct_operators(stages, model, layout, dtypes)
-    hardware = load_hardware(located(group.hardware, deployment.cluster_path))
     slots = lora_slots(engine)
     if slots is not None and not untimed_adapters(group, layout, hardware):
         adapters = AdapterLayout(group, deployment, model, layout, dtypes, slots)

@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 from llmsim.config import EngineArgs, Group, load_profile
 from llmsim.config.deployment import Offloading
-from llmsim.config.engine.schedulers import KINDS
+from llmsim.config.engine.schedulers import KINDS, SGLANG
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering.parallel_layout import layout_of
-from llmsim.model import ModelConfig, resolve_dtypes
+from llmsim.model import Hardware, ModelConfig, resolve_dtypes
 from llmsim.model.memory.hybrid_groups import kv_tables
-from llmsim.model.memory.sizes import POOL_TOKENS
+from llmsim.model.memory.sizes import INDEXED_TOKENS, POOL_TOKENS
 
 
 def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
@@ -89,6 +89,25 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
             origin["block_size"] = f"{engine.block_size}, grown to hold a state"
             engine = replace(engine, block_size=size)
     return replace(group, engine=replace(engine, origin=MappingProxyType(origin)))
+
+
+def with_indexed_blocks(group: Group, model: ModelConfig, hardware: Hardware) -> Group:
+    """The group with blocks of as many tokens as vLLM's kernels for sparse latent attention take,
+    unless their size is given.
+    """
+    engine = group.engine
+    given = engine.scheduler == SGLANG or not engine.is_default("block_size")
+    if given or not takes_indexed_blocks(model, hardware):
+        return group
+    said = f"{INDEXED_TOKENS}, that of sparse latent attention"
+    origin = MappingProxyType({**engine.origin, "block_size": said})
+    return replace(group, engine=replace(engine, block_size=INDEXED_TOKENS, origin=origin))
+
+
+def takes_indexed_blocks(model: ModelConfig, hardware: Hardware) -> bool:
+    """Whether vLLM's default blocks have `INDEXED_TOKENS` tokens."""
+    sparse = model.indexer is not None and model.latent is not None and model.compressed is None
+    return sparse and hardware.vendor == "NVIDIA"
 
 
 def _with_pool_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:

@@ -209,6 +209,10 @@ class KvGroup:
 
 POOL_TOKENS = 256
 """Of a block of compressed contexts, by vLLM's kernels."""
+INDEXED_TOKENS = 64
+"""Of a block that vLLM takes by default for sparse latent attention on NVIDIA's cards: what all its
+kernels there take (`get_supported_kernel_block_sizes` of 0.33's backends).
+"""
 TOKENS_OF_WINDOWS = {"sliding": 64, "compressed": 8, "compressed_sparse": 4}
 """Of a block of the last tokens, and of what waits to be pooled (vLLM 0.33)."""
 PAGE_ALIGNMENT = {True: 576, False: 512}
