@@ -91,7 +91,7 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
     return replace(group, engine=replace(engine, origin=MappingProxyType(origin)))
 
 
-def with_indexed_blocks(group: Group, model: ModelConfig, hardware: Hardware) -> Group:
+def with_indexed_blocks(group: Group, model: ModelConfig, hardware: Hardware | None) -> Group:
     """The group with blocks of as many tokens as vLLM's kernels for sparse latent attention take,
     unless their size is given.
     """
@@ -104,10 +104,10 @@ def with_indexed_blocks(group: Group, model: ModelConfig, hardware: Hardware) ->
     return replace(group, engine=replace(engine, block_size=INDEXED_TOKENS, origin=origin))
 
 
-def takes_indexed_blocks(model: ModelConfig, hardware: Hardware) -> bool:
+def takes_indexed_blocks(model: ModelConfig, hardware: Hardware | None) -> bool:
     """Whether vLLM's default blocks have `INDEXED_TOKENS` tokens."""
     sparse = model.indexer is not None and model.latent is not None and model.compressed is None
-    return sparse and hardware.vendor == "NVIDIA"
+    return sparse and hardware is not None and hardware.vendor == "NVIDIA"
 
 
 def _with_pool_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
