@@ -208,8 +208,9 @@ void ContendedAfdExecutor::note_span(std::int64_t step, const StepNode& node, Ps
 // All steps before this one have ended, since they had the same streams.
 void ContendedAfdExecutor::member_ended(std::int64_t number, std::size_t member, Ps start, Ps end,
                                         Ps now) {
+  // Told before somebody came: the step is gone where the others' ends were the last ones.
+  if (number < first_ || open(number).told[member]) return;
   Open& step = open(number);
-  if (step.told[member]) return;  // before somebody came
   if (step.at_once.empty()) {
     if (runs_.oldest() != number)
       throw std::logic_error("a step ends before the one that its streams ran last");
