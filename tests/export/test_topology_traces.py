@@ -18,6 +18,7 @@ from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, lowered, model
 
+NO_HOST = {"launch_ns": 0, "fused_moe_ns": 0}
 CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any], list[list[int]]]] = {
     "one switch": ({}, "dgx_h100", {"tp_size": 4}, [[6, 1, 3, 0]]),
     "PCIe tree, out of order": ({}, "pcie_gen4_8", {"tp_size": 4}, [[0, 5, 2, 7]]),
@@ -39,7 +40,7 @@ def graph_on(folder: Path, name: str) -> tuple[IterationGraph, list[int]]:
     """
     shape, topology, keys, devices = CASES[name]
     document = cluster(
-        model(folder, **shape), members=len(devices), async_scheduling=False, launch_ns=0, fused_moe_ns=0, **keys
+        model(folder, **shape), members=len(devices), async_scheduling=False, **NO_HOST, **keys
     )
     document["topology"] = topology
     instances = document["nodes"][0]["instances"]
@@ -103,7 +104,7 @@ def test_all_devices_of_several_dimensions_take_part(tmp_path: Path, word: str) 
     ]
     (tmp_path / "torus.json").write_text(json.dumps({"dimensions": dimensions}))
     document = cluster(
-        model(tmp_path), tp_size=4, num_npus=4, launch_ns=0, fused_moe_ns=0, all_reduce_implementation=word
+        model(tmp_path), tp_size=4, num_npus=4, **NO_HOST, all_reduce_implementation=word
     )
     deployment = lowered(document | {"topology": str(tmp_path / "torus.json")})
     workload = load_dataset(FEW, known_models=deployment.models, granularity=deployment.granularity)
