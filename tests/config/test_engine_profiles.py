@@ -85,7 +85,7 @@ def test_host_time_shows_without_async_scheduling() -> None:
 
 
 def test_groups_of_several_devices_take_longer_between_steps() -> None:
-    """3.1 ms of vLLM 0.11, unless the gap is given or the engine schedules ahead."""
+    """3.6 ms of vLLM 0.11, unless the gap is given or the engine schedules ahead."""
 
     def of_two(**overrides: Any) -> EngineArgs:
         document = small()
@@ -93,7 +93,7 @@ def test_groups_of_several_devices_take_longer_between_steps() -> None:
         return resolve(parsed(document), EngineOverrides(**overrides)).groups[0].engine
 
     found = of_two(engine_profile="vllm-0.11")
-    assert found.host_gap_ps == 600_000_000 + 3_100_000_000
+    assert found.host_gap_ps == 600_000_000 + 3_600_000_000
     assert found.origin["host_gap_ps"] == "engine profile vllm-0.11, synchronous, several devices"
     assert of_two(engine_profile="vllm-0.6").host_gap_ps == 1_500_000_000
     assert of_two(engine_profile="vllm-0.11", host_gap_ns=7).host_gap_ps == 7_000

@@ -66,7 +66,8 @@ def steps_of(
     """Of all groups the steps that met most: the batch, its graph alone and in the run, and the
     host's gap behind it.
     """
-    options |= {"request_routing_policy": "RR", "launch_ns": 0, "fused_moe_ns": 0}
+    options |= {"request_routing_policy": "RR", "launch_ns": 0}
+    document = {**document, "engine": {**document.get("engine", {}), "fused_moe_ns": 0}}
     prepared = llmsim.run(document, TRACE, **options)._prepared
     groups, found = prepared.lowered.groups, []
     for group in range(len(groups)):
