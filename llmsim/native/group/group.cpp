@@ -249,10 +249,12 @@ void Group::expect(Ps now) {
   }
 }
 
-// An idle group acts when its engine next sees a request. A paused one is asked when it goes on.
+// An idle group acts when its engine next sees a request: not before its step, where that waits for
+// other members. A paused one is asked when it goes on.
 void Group::wake(Ps now) {
   if (paused_) return;
-  const Ps next = std::max(now, std::min(next_inbox(), next_copy()));
+  const Ps seen = has_offer_ ? kEndOfTime : next_inbox();
+  const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);
 }
 

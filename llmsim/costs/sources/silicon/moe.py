@@ -136,7 +136,7 @@ def moe_curve(
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
             keep = rows["moe_dtype"] == dtype
-            if _finds_scales(op, request):
+            if _finds_scales(op, request) and "kernel_source" in rows:
                 keep &= _without_fixed_scales(rows)
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
