@@ -69,6 +69,10 @@ class Head:
     """Of one rank, without what it shares with the model."""
 
 
+EXPERTS = "moe"
+"""The name of the operator of experts."""
+
+
 def refuse_what_does_not_run_yet(group: Group, *, offloads: bool) -> None:
     """Combinations of speculation that no part of this version prices."""
     speculation = group.engine.speculation
@@ -317,14 +321,21 @@ def busy_names(
     """The program's operators, what waiting for the host's launches added, and the same of the
     drafter's passes.
     """
-    launches = (
-        "launches",
-        f"{engine.launch_ps / 1e3:g} ns of the host for each ({engine.origin['launch_ps']})",
-    )
     names = [(cost.name, cost.source) for cost in costs]
+    launches = ("launches", _source_of_launches(engine, experts=EXPERTS in dict(names)))
     passes = (
         []
         if draft is None
         else [[(f"draft {cost.name}", cost.source) for cost in one] for one in draft.passes]
     )
     return (*names, launches, *(name for one in passes for name in (*one, launches)))
+
+
+def _source_of_launches(engine: EngineArgs, *, experts: bool) -> str:
+    """The host's times in words, with the origin that they share in a profile."""
+    each = f"{engine.launch_ps / 1e3:g} ns of the host for each"
+    origins = [engine.origin["launch_ps"]]
+    if experts and engine.fused_moe_ps > 0:
+        each += f", {engine.fused_moe_ps / 1e3:g} for a layer of experts without a graph"
+        origins.append(engine.origin["fused_moe_ps"])
+    return f"{each} ({', '.join(dict.fromkeys(origins))})"
