@@ -87,6 +87,7 @@ from llmsim.lowering.scheduler import scheduler_config
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
     DEFAULT_NUM_SMS,
+    Hardware,
     Layout,
     MemoryLedger,
     ModelConfig,
@@ -320,8 +321,7 @@ def _asked(
     """
     model = load_model(located(group.model_name, deployment.cluster_path))
     hardware = load_hardware(located(group.hardware, deployment.cluster_path))
-    group = with_indexed_blocks(group, model, hardware)
-    group, layout = _settled(group, deployment, model, tiers=options.tiers)
+    group, layout = _settled(group, deployment, model, hardware, tiers=options.tiers)
     engine = group.engine
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
     verified = 1 if engine.speculation is None else engine.speculation.verified
@@ -373,11 +373,28 @@ def _asked(
     return group, request, stages
 
 
+def settled_engines(deployment: Deployment) -> Deployment:
+    """The deployment with what each engine derives from its model and card, as runs have it."""
+
+    def settled(group: Group) -> Group:
+        model = load_model(located(group.model_name, deployment.cluster_path))
+        hardware = load_hardware(located(group.hardware, deployment.cluster_path))
+        return _settled(group, deployment, model, hardware, tiers=False)[0]
+
+    return replace(deployment, groups=tuple(settled(group) for group in deployment.groups))
+
+
 def _settled(
-    group: Group, deployment: Deployment, model: ModelConfig, *, tiers: bool
+    group: Group,
+    deployment: Deployment,
+    model: ModelConfig,
+    hardware: Hardware | None,
+    *,
+    tiers: bool,
 ) -> tuple[Group, Layout]:
-    """The group with what its engine derives from the model, and its layout."""
+    """The group with what its engine derives from the model and the card, and its layout."""
     refuse_offloading(group, model)
+    group = with_indexed_blocks(group, model, hardware)
     limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
     limited = with_narrow_floats(limited, model)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)

@@ -228,6 +228,23 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
     return {one["field"]: one for one in json.loads(capsys.readouterr().out)["fields"]}
 
 
+@pytest.mark.parametrize(
+    ("model", "option", "value", "why"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "block_size", 64, "sparse latent attention"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "enable_prefix_caching", False, "states"),
+    ],
+)
+def test_explain_has_what_the_engine_derives_from_its_model(
+    capsys: pytest.CaptureFixture[str], model: str, option: str, value: Any, why: str
+) -> None:
+    """As the run has it, and not what the profile alone says."""
+    assert main(["cluster", model, "H200", "--tp", "8", "--output", "d.json"]) == 0
+    found = explained(capsys, "d.json")[f"nodes[0].instances[0].{option}"]
+    assert found["value"] == value
+    assert why in found["why"]
+
+
 def test_explain_says_where_every_value_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
     Path("c.json").write_text(
         """{

@@ -43,10 +43,11 @@ def command(file: File, field: Field = "", as_json: AsJson = False) -> None:
     from llmsim.config.explain import explain
     from llmsim.export.json import json_text
     from llmsim.lowering.device_memory import sheet_memory
+    from llmsim.lowering.group import settled_engines
 
     cluster = load_cluster(file)
     deployment = resolve(cluster, EngineOverrides(), sheet=sheet_memory(cluster.path))
-    found = explain(cluster, deployment, field)
+    found = explain(cluster, settled_engines(deployment), field)
     if as_json:
         sys.stdout.write(json_text({"fields": [asdict(one) for one in found]}))
         return
