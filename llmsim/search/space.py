@@ -69,7 +69,7 @@ class Halving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     requests: list[int]
     """Requests of each rung, ascending."""
-    margin: float = 0.3
+    margin: float = 0.35
     """A point stays while no other is better by this share in all that is wanted."""
 
 
