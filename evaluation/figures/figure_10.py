@@ -99,7 +99,8 @@ def _energy(work: Workspace, axis: Any, done: dict[str, Outcome]) -> None:
             )
             bottom += value
             rows.append((name, part, f"{value:.5f}"))
-    axis.set_xticks(range(len(done)), list(done))
+    titles = [outcome.run.title.replace(", ", ",\n") for outcome in done.values()]
+    axis.set_xticks(range(len(done)), titles)
     axis.grid(axis="x", visible=False)
     work.write_table("energy_per_token", ("run", "component", "J_per_token"), rows)
 

@@ -153,8 +153,8 @@ def _times(axis: Any, outcomes: list[Outcome]) -> None:
                 axis.bar(place - 0.375 + 0.15 * step, times[name], 0.14, color=colors[name],
                          label="LLMServingSim" if name == "LLMServingSim" else None)  # fmt: skip
         if not outcome.failure:
-            at = (place - 0.375 + 0.15 * (len(colors) - 1), outcome.wall_s)
-            axis.annotate(f"{outcome.wall_s:.1f}", at, ha="center", va="bottom", fontsize=6)
+            at = (place - 0.375 + 0.15 * (len(colors) - 1.5), outcome.wall_s)
+            axis.annotate(f"{outcome.wall_s:.1f}", at, ha="left", va="bottom", fontsize=6)
     axis.set_yscale("log")
     axis.set_xticks(range(len(outcomes)), [o.run.title for o in outcomes], rotation=25, ha="right")
     axis.grid(axis="x", visible=False)

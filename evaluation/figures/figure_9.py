@@ -42,7 +42,7 @@ def build(work: Workspace) -> FigureReport:
     work.write_table(
         "TPU-v6e_latency", ("metric", "ms"), [(name, summary[name]) for name in LATENCIES]
     )
-    figure, axes = subplots(1, 2, width=3.2, height=2.3)
+    figure, axes = subplots(1, 2, width=3.2, height=3.0)
     measured = work.of_artifact("figure_9/reference/SD_throughput.tsv")
     if measured:
         axes[0][0].plot(read_series(measured), color=REAL, label="measured")

@@ -2,6 +2,7 @@
 of a column.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def save(figure: Any, path: Path) -> None:
             labels.values(),
             labels,
             loc="lower center",
-            ncols=min(len(labels), 4),
+            ncols=math.ceil(len(labels) / math.ceil(len(labels) / 4)),  # columns of equal height
             bbox_to_anchor=(0.5, 1.0),
             bbox_transform=figure.transFigure,
         )

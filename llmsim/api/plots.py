@@ -53,11 +53,14 @@ class Plots:
             if len(values):
                 at = float(np.percentile(values, percent))
                 ax.axvline(at, color=INK, linewidth=0.7, linestyle=":")
+                low, high = ax.get_xlim()
+                is_right = at > low + 0.75 * (high - low)  # a text there would leave the picture
                 ax.annotate(
                     f"p{percent} {at:,.0f} ms" if at >= 100 else f"p{percent} {at:.3g} ms",
                     (at, 0.03 if percent == 50 else 0.12),
                     textcoords="offset points",
-                    xytext=(4, 0),
+                    xytext=(-4 if is_right else 4, 0),
+                    ha="right" if is_right else "left",
                     color=INK,
                 )
         ax.set_ylim(0, 1.02)

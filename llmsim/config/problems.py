@@ -31,7 +31,8 @@ def input_error(error: ValidationError, document: Document) -> InputError:
     problems = _independent(error.errors(include_url=False))
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
     sentence = _sentence(problems[0], document)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    others = len(problems) - 1
+    more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
     location = _location(problems[0], document)
     return InputError(
         sentence + more,

@@ -173,6 +173,9 @@ def _limits(summary: Mapping[str, Any]) -> Iterator[Line]:
     parts.append(f"KV peak {_percent(kv)}")
     if summary["preemptions"]:
         parts.append(f"{summary['preemptions']} preemptions")
+    switches = len(summary.get("reconfigurations") or ())
+    if switches:
+        parts.append(f"{switches} switch{'es' * (switches > 1)}")
     yield Line("Limits", ", ".join(parts), 2)
 
 

@@ -247,6 +247,14 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"peak use {used}"
             ),
         )
+    offloaded = summary.get("kv_offloading")
+    if offloaded is not None:
+        yield (
+            "KV offloading",
+            f"{offloaded['loaded_tokens']} tokens loaded, {offloaded['stored_tokens']} stored, "
+            f"{offloaded['evicted_tokens']} evicted, {offloaded['refused_tokens']} without room; "
+            f"requests passed over {offloaded['deferred_lookups']} times",
+        )
     drafts = summary.get("speculation")
     if drafts is not None:
         yield (

@@ -55,6 +55,20 @@ class RouterSpec:
         return _native.python_router(route, session_names(workload), tuple(models))
 
 
+_USUAL_NAMES = {
+    **dict.fromkeys(("ROUND_ROBIN", "ROUNDROBIN"), "RR"),
+    "RANDOM": "RAND",
+    **dict.fromkeys(
+        ("LEAST_LOADED", "LEAST_REQUESTS", "LEAST_REQUEST", "LEAST_OUTSTANDING", "LEAST_CONN"),
+        "LOR",
+    ),
+    **dict.fromkeys(("POWER_OF_TWO", "POWER_OF_TWO_CHOICES"), "P2C"),
+    **dict.fromkeys(("CACHE_AWARE", "PREFIX_AWARE", "KV_AWARE", "PREFIX_CACHE_AWARE"), "PREFIX"),
+    **dict.fromkeys(("CONSISTENT_HASH", "STICKY", "SESSION_AFFINITY"), "SESSION"),
+}
+"""What vllm-router, SGLang's router, Dynamo and load balancers call such policies."""
+
+
 def parse_router(text: str, option: str = OPTION) -> RouterSpec:
     """Raises InputError saying what is known for an unknown name, option or value, and for a class
     that does not work.
@@ -73,6 +87,11 @@ def parse_router(text: str, option: str = OPTION) -> RouterSpec:
 
     if ":" not in name and name not in entry_points():
         known = native_names()
+        usual = _USUAL_NAMES.get(name.upper().replace("-", "_"))
+        if usual is not None:
+            raise InputError(
+                f'{option} is "{name}"; it is called {usual} here (docs/reference/routers.md)'
+            )
         listed = f"{', '.join(known[:-1])} or {known[-1]}"
         near = nearest(name.upper(), known) or nearest(name, entry_points())
         raise InputError(

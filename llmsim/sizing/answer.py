@@ -148,15 +148,15 @@ class Answer:
         """Deployments that no other beats in both speed for a user and tokens per device."""
         percentile = self.found.question.targets.percentile
         points = [
-            (1000 / tpot, run.output_tok_s / plan.devices, plan)
-            for plan, run in _runs(self.found)
-            if (tpot := run.at(percentile).get("tpot"))
+            (1000 / tpot, one.run.output_tok_s / one.plan.devices, one)
+            for one in (*self.found.meeting, *self.found.missing)
+            if one.run and (tpot := one.run.at(percentile).get("tpot"))
         ]
         front: list[dict[str, Any]] = []
         highest = -math.inf
-        for speed, tokens, plan in sorted(points, key=lambda one: (-one[0], -one[1])):
+        for speed, tokens, one in sorted(points, key=lambda point: (-point[0], -point[1])):
             if tokens > highest:
-                highest = tokens
+                highest, plan = tokens, one.plan
                 front.append(
                     {
                         "device": plan.device,
@@ -164,14 +164,10 @@ class Answer:
                         "options": dict(plan.engine),
                         "tok_s_per_user": _round(speed),
                         "output_tok_s_per_device": _round(tokens),
+                        "misses": [label(miss.key) for miss in one.misses],
                     }
                 )
         return front
-
-
-def _runs(found: Found) -> "Sequence[tuple[Plan, Measured]]":
-    """Every run of a whole deployment."""
-    return [(one.plan, one.run) for one in (*found.meeting, *found.missing) if one.run]
 
 
 def _class_field(key: str) -> dict[str, str]:
@@ -374,8 +370,9 @@ def _picture(front: list[dict[str, Any]]) -> list[str]:
 
 
 def front_name(one: Mapping[str, Any]) -> str:
-    """Device, layout and engine options of a deployment of the front."""
-    return f"{one['device']} {one['layout']}{_in_brackets(one['options'])}"
+    """Device, layout and engine options of a deployment of the front, and the targets it misses."""
+    missed = f" (misses {', '.join(one['misses'])})" if one["misses"] else ""
+    return f"{one['device']} {one['layout']}{_in_brackets(one['options'])}{missed}"
 
 
 def _in_brackets(options: Mapping[str, Any]) -> str:

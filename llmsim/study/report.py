@@ -1,5 +1,7 @@
 """A study as a table in text and as a picture."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,16 @@ from llmsim.study.hetero import Row, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LINE_HEIGHT = 0.18
+"""Inches of a line of the legend."""
+NEAR, GAP, LETTER, HALF_LINE = 0.011, 0.012, 0.015, 0.02
+"""Shares of the picture: within which points lie on each other, between a point and its number, of
+a digit, and of half a line.
+"""
+SIDES = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+"""Where a number may stand, right and above first."""
+Box = tuple[float, float, float, float]
 
 COLUMNS = (
     "allocation",
@@ -59,7 +71,8 @@ def plot(study: Study, path: Path) -> None:
     from llmsim.export.files import atomic_writer, check_writable
 
     check_writable(path)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    lines = sum(row.cost_efficiency is not None for row in study.rows) + 2
+    figure = Figure(figsize=(10, max(4.5, LINE_HEIGHT * lines)), layout="constrained")
     _scatter(study, figure.subplots())
     with atomic_writer(path, "wb") as stream:
         try:
@@ -80,10 +93,55 @@ def _scatter(study: Study, axes: "Axes") -> None:
             edgecolors="tab:blue",
             label=f"{number}  {row.label}{failed}",
         )
-        axes.annotate(str(number), at, (6, 3), textcoords="offset points")
     least = study.question.file.min_ce
     axes.axhline(least, color="grey", linestyle="--", linewidth=1, label=f"least CE, {least:g}")
     axes.margins(0.1)
+    _number(axes, [(row.spend_ratio, row.cost_efficiency or 0.0) for row in rows])
     axes.set_xlabel("spend ratio SR")
     axes.set_ylabel("cost efficiency CE")
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8, frameon=False)
+
+
+def _number(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
+    """Numbers beside points, on the first side where nothing else is; points that lie on each other
+    have one text.
+    """
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    places = [((x - left) / (right - left), (y - low) / (high - low)) for x, y in points]
+    together: dict[int, list[int]] = {}
+    for number, place in enumerate(places):
+        first = next((one for one in together if math.dist(places[one], place) < NEAR), number)
+        together.setdefault(first, []).append(number + 1)
+    taken: list[Box] = [
+        (x - NEAR, x + NEAR, y - NEAR, y + NEAR) for x, y in (places[first] for first in together)
+    ]
+    for first, numbers in together.items():
+        name = ", ".join(map(str, numbers))
+        boxes = {side: _box(places[first], len(name), side) for side in SIDES}
+        free = (
+            side
+            for side, box in boxes.items()
+            if box[0] >= 0 and box[1] <= 1 and not any(_meet(box, one) for one in taken)
+        )
+        side = next(free, SIDES[0])
+        taken.append(boxes[side])
+        axes.annotate(
+            name,
+            points[first],
+            (6 * side[0], 6 * side[1]),
+            textcoords="offset points",
+            ha="left" if side[0] > 0 else "right",
+            va="center",
+            fontsize=9,
+        )
+
+
+def _box(place: tuple[float, float], letters: int, side: tuple[int, int]) -> Box:
+    """What a text beside a place takes of the picture: left, right, bottom, top."""
+    near, far = sorted((place[0] + GAP * side[0], place[0] + side[0] * (GAP + LETTER * letters)))
+    middle = place[1] + 1.5 * GAP * side[1]
+    return near, far, middle - HALF_LINE, middle + HALF_LINE
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

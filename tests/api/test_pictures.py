@@ -59,3 +59,16 @@ def test_axes_count_requests_in_whole_numbers() -> None:
         assert all(float(tick).is_integer() for tick in ax.get_yticks())
     assert result.plot.load().get_ylim()[0] == 0
     assert result.plot.timeline(most=1).get_ylabel() == "request (the first 1 of 2)"
+
+
+def test_texts_of_percentiles_stay_in_the_picture() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    load = "synthetic:n=60,rate=20,input=400,output=20,seed=1"
+    ax = llmsim.run(CLUSTER, load).plot.latency_cdf("ttft")
+    renderer = FigureCanvasAgg(ax.figure).get_renderer()
+    inside = ax.get_window_extent(renderer)
+    assert [text.get_text()[:3] for text in ax.texts] == ["p50", "p99"]
+    for text in ax.texts:
+        box = text.get_window_extent(renderer)
+        assert inside.x0 <= box.x0 and box.x1 <= inside.x1

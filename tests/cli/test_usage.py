@@ -246,6 +246,8 @@ def test_verbs_that_take_the_options_of_a_run_speak_of_it(
         ("--vllm-version", '; it is called "--engine-profile" here'),
         ("--request-rate", "; the dataset has it, as in synthetic:n=100,rate=10"),
         ("--slo", '; it is called "--goodput" here'),
+        ("--kv-offloading-backend", "; only vLLM's native backend is modelled, and \"--kv-off"),
+        ("--kv-transfer-config", '; "--kv-offloading-size" is its OffloadingConnector, and `pd_'),
         ("--num-prompts", '; it is called "--num-reqs" here'),
         ("--max-num-seq", ' (did you mean "--max-num-seqs"?)'),
     ],
@@ -261,3 +263,22 @@ def test_commands_without_a_cluster_name_no_cluster_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "cluster file" not in refusal(capsys, main, "llmsim", "diff", "--tp", "4")
+
+
+@pytest.mark.parametrize(
+    ("word", "place"),
+    [
+        ("--gpu", '; it is called "--device" here (see '),
+        ("--max-gpus", '; it is called "--max-devices" here'),
+        ("--request-rate", '; it is called "--rate" here'),
+        ("--random-input-len", '; it is called "--input" here'),
+        ("--osl", '; it is called "--output-tokens" here'),
+        ("--goodput", '; it is called "--slo" here'),
+        ("--router", ' (did you mean "--rate"?)'),  # size has no router
+    ],
+)
+def test_words_of_other_tools_name_the_option_of_size(
+    capsys: pytest.CaptureFixture[str], word: str, place: str
+) -> None:
+    found = refusal(capsys, main, "llmsim", "size", "--model", "Qwen/Qwen3-8B", word, "1")
+    assert found.startswith(f"{word} is not an option of ") and f" size{place}" in found

@@ -109,16 +109,16 @@ def test_other_encodings(tmp_path: Path) -> None:
 
 def test_the_first_error_counts_the_others() -> None:
     document = with_instance(model_name=3, hardware=3, dtype="x")
-    assert message(json.dumps(document)).endswith(" (and 2 more)")
+    assert message(json.dumps(document)).endswith(" (and 2 more problems)")
     document = with_instance(model_name=3)
-    assert "more)" not in message(json.dumps(document))
+    assert "more problem" not in message(json.dumps(document))
 
 
 def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
     document = small()
     memory = document["nodes"][0]["cpu_mem"]
     memory["mem_sise"] = memory.pop("mem_size")
-    assert 'mem_sise is not a known key (did you mean "mem_size"?) (and 1 more)' in message(
+    assert 'mem_sise is not a known key (did you mean "mem_size"?) (and 1 more problem)' in message(
         json.dumps(document)
     )
 

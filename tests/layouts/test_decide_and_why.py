@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import llmsim
 from llmsim.config.errors import InputError
+from llmsim.results.headline import render_headline
 
 ROLLOUT = "synthetic:rollout,n=64,groups=8,output=fixed:40,tail=0.125,tail_output=fixed:400,seed=1"
 
@@ -98,3 +100,14 @@ def test_why_names_the_switch_and_tests_layouts_that_stay(tmp_path: Path) -> Non
     blame = found.to_dict()["blame"]["after_first_token"]
     assert blame["reconfigure"]["slowest_ms"] > 3000 > blame["reconfigure"]["all_ms"] > 0
     assert "switch of layouts" in str(found)
+
+
+def test_the_headline_counts_switches_and_why_counts_equal_requests() -> None:
+    result = run(cluster(switch=[{"to": "wide", "when": {"active_share_below": 9 / 64}}]))
+    assert ", 1 switch\n" in render_headline(result.summary, rich_terminal=False)
+    stays = run(cluster())
+    assert "switch" not in render_headline(stays.summary, rich_terminal=False)
+    ttft_ps = stays.requests["ttft_ps"]
+    equal = int((ttft_ps >= np.percentile(ttft_ps, 99)).sum())
+    first = str(stays.why("ttft", what_if=0)).splitlines()[0]
+    assert equal > 2 and f"; the slowest are the {equal} of 64 requests that have it" in first

@@ -13,6 +13,8 @@ from routing_runs import MS, Run, program, python
 from simulations import router, simulation
 
 from llmsim import _native
+from llmsim.config.errors import InputError
+from llmsim.routing.spec import parse_router
 
 burst = [(0, 16, 4)]
 traces = st.lists(
@@ -258,3 +260,13 @@ def test_routers_do_not_read_the_oracle() -> None:
 
 def _root() -> Path:
     return Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("round_robin", "RR"), ("least-loaded", "LOR"), ("Cache_Aware", "PREFIX")],
+)
+def test_names_of_other_routers_say_ours(name: str, ours: str) -> None:
+    with pytest.raises(InputError, match=f'is "{name}"; it is called {ours} here'):
+        parse_router(name)
+    assert parse_router(ours).name == ours

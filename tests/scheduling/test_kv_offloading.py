@@ -107,7 +107,10 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
     [
         (["--engine-profile", "vllm-0.24"], "--kv-offloading-size is no option of vllm-0.24"),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
-        (["--kv-offloading-size", "1000"], "more than its cpu_mem leaves"),
+        (
+            ["--kv-offloading-size", "1000"],
+            "is 2000 GiB in all, more than its cpu_mem leaves (512 GiB)",
+        ),
         (["--kv-offloading-size", "0.001"], "a chunk of 16 tokens takes 2097152 B; raise it"),
         (["--no-enable-prefix-caching"], "does not go with this enable_prefix_caching"),
         (["--kv-load-failure-rate", "0.1"], "does not go with this kv_load_failure_rate"),
@@ -130,3 +133,13 @@ def test_its_options_have_an_effect_only_with_a_size(capsys: pytest.CaptureFixtu
     given = ["--cluster-config", CLUSTER, "--engine-profile", "vllm-0.33", "--dataset", PREFIXES]
     assert run_main([*given, "--kv-offloading-store-threshold", "2"]) == 2
     assert "has an effect only with kv_offloading_size" in capsys.readouterr().err
+
+
+def test_the_details_say_what_was_loaded_and_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--cluster-config", CLUSTER, "--engine-profile", "vllm-0.33", "--dataset", PREFIXES]
+    given += ["--kv-offloading-size", "4"]
+    assert run_main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["kv_offloading"]
+    assert run_main([*given, "-v"]) == 0
+    [line] = [one for one in capsys.readouterr().out.splitlines() if "KV offloading" in one]
+    assert f"{found['loaded_tokens']} tokens loaded, {found['stored_tokens']} stored" in line

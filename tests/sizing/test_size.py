@@ -11,7 +11,7 @@ import yaml
 import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.sizing.answer import Answer, text
+from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, pruned_reason
 from llmsim.sizing.capacity import able, capacity, misses
 from llmsim.sizing.emit import emit
@@ -117,6 +117,16 @@ def test_the_front_is_drawn_with_its_options(answer: Answer, tmp_path: Path) -> 
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     front = answer.pareto()
     axes = answer.plot.pareto()
+    ran = [*answer.found.meeting, *answer.found.missing]
+    for one in front:
+        [misses] = [
+            [miss.metric.upper() for miss in other.misses]
+            for other in ran
+            if other.plan.label == one["layout"] and dict(other.plan.engine) == one["options"]
+        ]
+        assert one["misses"] == misses
+        assert front_name(one).endswith(f" (misses {', '.join(misses)})") == bool(misses)
+    assert any(one["misses"] for one in front) and not all(one["misses"] for one in front)
     assert list(axes.lines[1].get_ydata()) == sorted(
         (one["output_tok_s_per_device"] for one in front), reverse=True
     )

@@ -265,3 +265,22 @@ def test_a_missing_key_and_a_file_that_is_none(tmp_path: Path) -> None:
 def test_a_baseline_that_cannot_run_ends_the_study(tmp_path: Path) -> None:
     with pytest.raises(InfeasibleError, match="the baseline cannot run: too large"):
         study(question(tmp_path), lambda _: Outcome(problem="too large"))
+
+
+def test_numbers_of_points_do_not_lie_on_each_other() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5))
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    points = [(1.0, 1.0), (1.0, 1.001), (1.05, 1.02), (1.06, 0.97), (1.0, 0.94), (2.0, 2.0)]
+    axes.scatter(*zip(*points, strict=True))
+    axes.margins(0.1)
+    report._number(axes, points)
+    assert [text.get_text() for text in axes.texts] == ["1, 2", "3", "4", "5", "6"]
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in axes.texts]
+    pairs = [(one, other) for i, one in enumerate(boxes) for other in boxes[:i]]
+    assert not any(one.overlaps(other) for one, other in pairs)
+    inside = axes.get_window_extent()
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)

@@ -12,6 +12,7 @@ from llmsim.cli import main
 from llmsim.cli.commands.answers.diff import _table
 from llmsim.config.errors import InputError
 from llmsim.validation.compare.difference import Difference, differences
+from llmsim.validation.compare.given import given_differently
 from llmsim.validation.compare.rules import parse_rule
 from llmsim.validation.logs.pairing import Pairs
 from llmsim.validation.logs.recording import Recording
@@ -128,6 +129,57 @@ def test_the_command_says_what_was_given_differently(
     log.write_bytes((runs / "slow" / "requests.parquet").read_bytes())
     assert main(["diff", fast, str(log)]) == 0
     assert "iven differently" not in capsys.readouterr().out
+
+
+def layouts(below: float, **node: Any) -> dict[str, Any]:
+    instance = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100"}
+    return {
+        "link_bw": [450, 450, 50],
+        "link_latency": [1000, 1000, 2000],
+        "layouts": {
+            "many": [{**instance, "count": 2, "tp_size": 1}],
+            "wide": [{**instance, "count": 1, "tp_size": 2}],
+        },
+        "node": {"devices": 2, **node},
+        "switch": [{"to": "wide", "when": {"active_share_below": below}}],
+    }
+
+
+def test_what_only_the_cluster_file_says_is_given_differently(tmp_path: Path) -> None:
+    """Switches and host memory are no part of the resolved groups; two runs that differ in them
+    alone were said to have been given the same.
+    """
+    load = "synthetic:n=20,rate=20,input=100,output=20,seed=1"
+    asked = {
+        "early": layouts(0.5),
+        "late": layouts(0.4),
+        "roomy": layouts(0.5, cpu_mem={"mem_size": 64, "mem_bw": 100, "mem_latency": 0}),
+        "never": {**layouts(0.5), "switch": []},
+    }
+    for name, fields in asked.items():
+        llmsim.run(fields, load, cost_source="roofline").save(tmp_path / name)
+    early, late, roomy, never = (tmp_path / name for name in asked)
+    assert given_differently(early, late) == (
+        "Given differently: switch[0].when.active_share_below 0.5 -> 0.4."
+    )
+    assert given_differently(early, roomy) == (
+        "Given differently: node.cpu_mem.mem_size (not given) -> 64; "
+        "node.cpu_mem.mem_bw (not given) -> 100; node.cpu_mem.mem_latency (not given) -> 0."
+    )
+    assert given_differently(never, early) == (
+        "Given differently: number of groups 2 -> 3; switch [] -> (not given); "
+        "number of switch (not given) -> 1."
+    )
+
+
+def test_an_option_is_said_once(tmp_path: Path) -> None:
+    for policy in ("RR", "LOR"):
+        llmsim.run(CLUSTER, LOAD, cost_source="roofline", request_routing_policy=policy).save(
+            tmp_path / policy
+        )
+    assert given_differently(tmp_path / "RR", tmp_path / "LOR") == (
+        "Given differently: request_routing_policy RR -> LOR."
+    )
 
 
 def test_intervals_without_zero_that_may_be_chance_are_explained(

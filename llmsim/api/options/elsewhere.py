@@ -7,33 +7,54 @@ IN_CLUSTER = "the cluster file has it as `{}`; `llmsim init` writes one"
 OPTION = 'it is called "{}" here'
 IN_DATASET = "the dataset has it, as in {}"
 
-ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys(("model", "model_name", "served_model_name"), IN_CLUSTER.format("model_name")),
-    **dict.fromkeys(("device", "gpu", "hardware", "gpu_type"), IN_CLUSTER.format("hardware")),
-    **dict.fromkeys(("tensor_parallel_size", "tp", "tp_size"), IN_CLUSTER.format("tp_size")),
-    **dict.fromkeys(("pipeline_parallel_size", "pp", "pp_size"), IN_CLUSTER.format("pp_size")),
-    **dict.fromkeys(("expert_parallel_size", "ep", "ep_size"), IN_CLUSTER.format("ep_size")),
-    **dict.fromkeys(("data_parallel_size", "dp"), IN_CLUSTER.format("data_parallel_size")),
-    **dict.fromkeys(("instances", "replicas", "num_gpus"), IN_CLUSTER.format("instances")),
-    **dict.fromkeys(("rate", "request_rate", "qps"), IN_DATASET.format("synthetic:n=100,rate=10")),
-    **dict.fromkeys(
-        ("input", "input_len", "random_input_len", "isl"), IN_DATASET.format("input=lognormal:500")
+_PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("model", "model_name", "served_model_name"), IN_CLUSTER.format("model_name")),
+    (("model_name", "served_model_name", "model_path"), OPTION.format("{model}")),
+    (("device", "gpu", "hardware", "gpu_type"), IN_CLUSTER.format("hardware")),
+    (("gpu", "gpus", "hardware", "gpu_type", "system"), OPTION.format("{device}")),
+    (("tensor_parallel_size", "tp", "tp_size"), IN_CLUSTER.format("tp_size")),
+    (("pipeline_parallel_size", "pp", "pp_size"), IN_CLUSTER.format("pp_size")),
+    (("expert_parallel_size", "ep", "ep_size"), IN_CLUSTER.format("ep_size")),
+    (("data_parallel_size", "dp"), IN_CLUSTER.format("data_parallel_size")),
+    (("instances", "replicas", "num_gpus"), IN_CLUSTER.format("instances")),
+    (("num_gpus", "max_gpus", "total_gpus"), OPTION.format("{max_devices}")),
+    (("rate", "request_rate", "qps"), IN_DATASET.format("synthetic:n=100,rate=10")),
+    (("request_rate", "qps"), OPTION.format("{rate}")),
+    (
+        ("input", "input_len", "random_input_len", "isl"),
+        IN_DATASET.format("input=lognormal:500"),
     ),
-    **dict.fromkeys(
+    (("input_len", "random_input_len", "isl", "input_tokens"), OPTION.format("{input}")),
+    (
         ("output_tokens", "output_len", "random_output_len", "osl"),
         IN_DATASET.format("output=lognormal:100"),
     ),
-    **dict.fromkeys(("vllm_version", "engine_version"), OPTION.format("{engine_profile}")),
-    **dict.fromkeys(
-        ("router", "routing", "routing_policy"), OPTION.format("{request_routing_policy}")
+    (
+        ("output", "output_len", "random_output_len", "osl"),
+        OPTION.format("{output_tokens}"),
     ),
-    "slo": OPTION.format("{goodput}"),
-    **dict.fromkeys(("trace", "workload", "dataset_path"), OPTION.format("{dataset}")),
-    **dict.fromkeys(("num_prompts", "num_requests"), OPTION.format("{num_reqs}")),
-    **dict.fromkeys(("cluster", "config"), OPTION.format("{cluster_config}")),
-    "concurrency": OPTION.format("{max_concurrency}"),
-}
-"""Word with underscores -> what to do instead; `{option}` stands for an option's own spelling."""
+    (("vllm_version", "engine_version"), OPTION.format("{engine_profile}")),
+    (("router", "routing", "routing_policy"), OPTION.format("{request_routing_policy}")),
+    (("slo",), OPTION.format("{goodput}")),
+    (("goodput", "sla"), OPTION.format("{slo}")),
+    (("trace", "workload", "dataset_path"), OPTION.format("{dataset}")),
+    (("num_prompts", "num_requests"), OPTION.format("{num_reqs}")),
+    (("cluster", "config"), OPTION.format("{cluster_config}")),
+    (("concurrency",), OPTION.format("{max_concurrency}")),
+    (("max_concurrency",), OPTION.format("{concurrency}")),
+    (
+        ("kv_offloading_backend",),
+        'only vLLM\'s native backend is modelled, and "{kv_offloading_size}" turns it on',
+    ),
+    (
+        ("kv_transfer_config",),
+        '"{kv_offloading_size}" is its OffloadingConnector, and `pd_type` of the cluster file '
+        "its `kv_role`",
+    ),
+)
+"""Words with underscores, and what to do instead; `{option}` stands for an option's own spelling,
+and counts where the command has that option.
+"""
 
 _NAMED = re.compile(r"\{(\w+)\}")
 
@@ -44,10 +65,12 @@ def elsewhere(word: str, spelled: Callable[[str], str], known: Container[str]) -
     `spelled` gives the spelling of an option, `--engine-profile` or `engine_profile`; `known` are
     the names, with underscores, that the command takes.
     """
-    place = ELSEWHERE.get(word)
-    if place is None:
-        return ""
-    named = _NAMED.search(place)
-    if named is not None:
-        return "; " + place.replace(named[0], spelled(named[1])) if named[1] in known else ""
-    return "; " + place if "cluster_config" in known else ""
+    for words, place in _PLACES:
+        if word not in words:
+            continue
+        named = _NAMED.search(place)
+        if named is None and "cluster_config" in known:
+            return "; " + place
+        if named is not None and named[1] in known:
+            return "; " + place.replace(named[0], spelled(named[1]))
+    return ""

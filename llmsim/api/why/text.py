@@ -67,9 +67,13 @@ def _headline(why: "Why") -> Iterator[str]:
 
     seen = why.seen
     rest = 100 - seen.percentile
+    slowest, known = len(seen.cohort), len(seen.known)
+    ties = slowest > rest / 100 * known + 1  # many have the percentile itself
     yield (
-        f"{title(seen)} is {seen.value_ms:,.1f} ms; the slowest {rest:g} % are "
-        f"{len(seen.cohort)} of {len(seen.known)} requests."
+        f"{title(seen)} is {seen.value_ms:,.1f} ms; "
+        + (f"the slowest are the {slowest}" if ties else f"the slowest {rest:g} % are {slowest}")
+        + f" of {known} requests"
+        + (" that have it or more." if ties else ".")
     )
 
 
@@ -80,7 +84,9 @@ def _causes(why: "Why") -> Iterator[str]:
         yield no_cause([(one.change, one.reduction) for one in why.what_ifs])
     for number, one in enumerate(why.causes, 1):
         where = "" if one.group is None else f", group {one.group}"
-        yield f"Cause {number}: {one.name}{where} (its best remedy: -{one.reduction:.0%})"
+        of_percentile = any(other.reduction == one.reduction for other in why.what_ifs)
+        of = "" if of_percentile else " of the slowest's mean"
+        yield f"Cause {number}: {one.name}{where} (its best remedy: -{one.reduction:.0%}{of})"
         yield f"  {one.evidence}"
 
 
@@ -98,6 +104,11 @@ def _what_ifs(why: "Why") -> Iterator[str]:
             if one.mean_after is not None and one.mean_reduction > one.reduction + MUCH_MORE:
                 mean = f"; mean of the slowest {one.mean_before:,.1f} -> {one.mean_after:,.1f}"
             yield f"  {one.before:>9,.1f} ->{one.after:>9,.1f}  {change:>5}  {one.change}{mean}"
+    if any(one.before != why.seen.value_ms for one in why.what_ifs[:MOST_WHAT_IFS]):
+        yield (
+            f"  Where the first number is not {why.seen.value_ms:,.1f}, both leave out the prompts "
+            "that go elsewhere."
+        )
 
 
 def _blame(blame: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:

@@ -152,5 +152,6 @@ def _check_memories(deployment: Deployment, groups: Sequence["LoweredGroup"]) ->
         if wanted > room:
             raise InfeasibleError(
                 f"{deployment.cluster_path}: {OPTION} of the instances on nodes[{node}] is "
-                f"{wanted} B in all, more than its cpu_mem leaves ({room} B); lower it"
+                f"{wanted / BYTES_PER_GIB:g} GiB in all, more than its cpu_mem leaves "
+                f"({room / BYTES_PER_GIB:g} GiB); lower it"
             )

@@ -7,14 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config import input_files
+from llmsim.config.cluster_file.loading import parse_text
+from llmsim.config.errors import InputError
 
 SHOWN = 6
 """Differences that a sentence names; the others are counted."""
 LONGEST = 40
 """Characters of a value that a sentence shows."""
 _GROUP = re.compile(r"^groups\[\d+\]\.")
+_ENTRY = re.compile(r"^(\w+)\[(\d+)\]")
+"""The list and the number of the entry that a field belongs to."""
 _NOT_GIVEN = ("index", "field_path", "origin")
 """Fields of a resolved group that say where a value is from."""
+
+
+_SHOWN_RESOLVED = (
+    "description", "engine", "topology", "link_bw", "link_latency",
+    "link_bandwidth_gbps", "link_latency_ns",
+)  # fmt: skip
+"""Keys of a cluster file that resolved groups and links show as well, and one that changes nothing.
+"""
 
 
 def given_differently(a: Path, b: Path) -> str | None:
@@ -24,11 +36,8 @@ def given_differently(a: Path, b: Path) -> str | None:
     first, second = _given(a), _given(b)
     if first is None or second is None:
         return None
-    changes = [
-        change
-        for before, after in zip(first, second, strict=True)
-        for change in _changes(before, after)
-    ]
+    options, resolved, file = (_pairs(*both) for both in zip(first, second, strict=True))
+    changes = _said(options) + _said(_beside(resolved, options)) + _said(file)
     if not changes:
         return "Both runs were given the same."
     named = changes[:SHOWN]
@@ -36,25 +45,75 @@ def given_differently(a: Path, b: Path) -> str | None:
     return f"Given differently: {'; '.join(named)}{f'; and {more} more' if more else ''}."
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Every value that differs, once where it does so in several groups."""
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    said = [
-        f"{_GROUP.sub('', name)} {_shown(before, name)} -> {_shown(after, name)}" for name in names
-    ]
+def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The values that differ, as text; of an entry that one run alone has, only the number of
+    entries.
+    """
+    return {
+        name: (_shown(before, name), _shown(after, name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name) and _entry_of_both(name, before, after)
+    }
+
+
+def _entry_of_both(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    entry = _ENTRY.match(name)
+    if entry is None:
+        return True
+    most = min(int(given.get(f"number of {entry[1]}", 0)) for given in (before, after))
+    return int(entry[2]) < most
+
+
+def _beside(
+    resolved: Mapping[str, tuple[str, str]], options: Mapping[str, tuple[str, str]]
+) -> dict[str, tuple[str, str]]:
+    """What the resolved clusters differ in besides what the options say already."""
+
+    def option(name: str) -> str:
+        return "request_routing_policy" if name == "router" else name.rpartition(".")[2]
+
+    return {name: pair for name, pair in resolved.items() if options.get(option(name)) != pair}
+
+
+def _said(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Every difference, once where it is one of several groups."""
+    said = [f"{_GROUP.sub('', name)} {old} -> {new}" for name, (old, new) in pairs.items()]
     return list(dict.fromkeys(said))
 
 
-def _given(folder: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """What the manifest of a run folder says that was asked, and what became of it, by paths."""
+def _given(folder: Path) -> tuple[Mapping[str, Any], ...] | None:
+    """What the manifest of a run folder says that was asked, what became of it, and what else the
+    cluster file holds, by paths.
+    """
     try:
         manifest = json.loads(input_files.read_bytes(folder / "manifest.json"))
         asked = manifest["run"]
         load = {"dataset": asked.get("dataset") or manifest.get("inputs")}
         words = {**load, "seed": manifest["seed"], **asked["options"]}
-        return dict(_leaves(words, "")), dict(_leaves(manifest["config"], ""))
-    except (OSError, ValueError, KeyError, TypeError):
+        return tuple(
+            dict(_leaves(one, ""))
+            for one in (words, manifest["config"], _rest_of_file(asked["cluster"]))
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError):
         return None
+
+
+def _rest_of_file(cluster: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of a cluster file that the resolved groups and links do not show: switches of
+    layouts, host memory, power, prices.
+    """
+    fields = dict(parse_text(cluster["text"], cluster["name"]).data)
+    nodes = fields.get("nodes")
+    if isinstance(nodes, list):
+        fields["nodes"] = [
+            {
+                name: value
+                for name, value in node.items()
+                if name not in ("instances", "num_instances")
+            }
+            for node in nodes
+        ]
+    return {name: value for name, value in fields.items() if name not in _SHOWN_RESOLVED}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -63,6 +122,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             if name not in _NOT_GIVEN:
                 yield from _leaves(one, f"{path}.{name}" if path else name)
     elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        yield f"number of {path}", len(value)
         for at, one in enumerate(value):
             yield from _leaves(one, f"{path}[{at}]")
     else:
