@@ -143,3 +143,13 @@ def test_the_details_say_what_was_loaded_and_stored(capsys: pytest.CaptureFixtur
     assert run_main([*given, "-v"]) == 0
     [line] = [one for one in capsys.readouterr().out.splitlines() if "KV offloading" in one]
     assert f"{found['loaded_tokens']} tokens loaded, {found['stored_tokens']} stored" in line
+
+
+def test_a_report_has_what_was_loaded_beside_a_run_without_it(tmp_path: Path) -> None:
+    without, kept = run(), run(kv_offloading_size=4)
+    llmsim.report({"off": without, "on": kept}, tmp_path / "both.html")
+    llmsim.report({"off": without}, tmp_path / "one.html")
+    both, one = ((tmp_path / name).read_text("utf-8") for name in ("both.html", "one.html"))
+    row = both[both.index("Tokens of KV loaded from host") :].partition("</tr>")[0]
+    assert f"{offloading(kept)['loaded_tokens']:,}" in row
+    assert "loaded from host" not in one and "Switches of layouts" not in both

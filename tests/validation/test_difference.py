@@ -167,8 +167,7 @@ def test_what_only_the_cluster_file_says_is_given_differently(tmp_path: Path) ->
         "node.cpu_mem.mem_bw (not given) -> 100; node.cpu_mem.mem_latency (not given) -> 0."
     )
     assert given_differently(never, early) == (
-        "Given differently: number of groups 2 -> 3; switch [] -> (not given); "
-        "number of switch (not given) -> 1."
+        "Given differently: number of groups 2 -> 3; number of switch 0 -> 1."
     )
 
 

@@ -25,6 +25,8 @@ HEADLINE: tuple[tuple[str, Callable[[Any], float | None]], ...] = (
     ("Queueing delay p99 (ms)", lambda s: s["p99_queueing_delay_ms"]),
     ("Preemptions", lambda s: s["preemptions"]),
     ("Prefix cache hits (%)", lambda s: _times_100(s["prefix_cache"]["hit_rate"])),
+    ("Tokens of KV loaded from host", lambda s: _of(s.get("kv_offloading"), "loaded_tokens")),
+    ("Switches of layouts", lambda s: len(s.get("reconfigurations") or ()) or None),
     ("USD per million output tokens", lambda s: _of(s["cost"], "per_million_output_tokens")),
     ("J per output token", lambda s: _of(s["energy"], "j_per_output_token")),
 )

@@ -49,11 +49,19 @@ def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tup
     """The values that differ, as text; of an entry that one run alone has, only the number of
     entries.
     """
+    before, after = _counted(before, after), _counted(after, before)
     return {
         name: (_shown(before, name), _shown(after, name))
         for name in {**before, **after}
         if before.get(name) != after.get(name) and _entry_of_both(name, before, after)
     }
+
+
+def _counted(given: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the number of an empty list, where the other run has entries in it."""
+    empty = [name for name in given if given[name] == [] and f"number of {name}" in other]
+    numbers = {f"number of {name}": 0 for name in empty}
+    return {name: given[name] for name in given if name not in empty} | numbers
 
 
 def _entry_of_both(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
