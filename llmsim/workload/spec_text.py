@@ -81,6 +81,17 @@ def _lengths(text: str, key: str, value: str, classes: ClassMix | None) -> Lengt
     return ByClass(parts) if len(parts) > 1 else parts[0]
 
 
+_USUAL_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("qps", "rps", "request_rate", "request-rate"), ("rate",)),
+    **dict.fromkeys(("requests", "num_requests", "num_prompts", "num-prompts", "count"), ("n",)),
+    **dict.fromkeys(("isl", "input_len", "input-len", "prompt_tokens"), ("input", "prompt")),
+    **dict.fromkeys(("osl", "output_len", "output-len", "max_tokens"), ("output",)),
+    "prompt": ("input",),
+    "concurrency": ("clients",),
+}
+"""What benchmarks of servers call the keys."""
+
+
 def split_fields(
     text: str, parts: list[str], known: Sequence[str], required: Sequence[str], example: str
 ) -> dict[str, str]:
@@ -93,9 +104,9 @@ def split_fields(
         if not equals or not value:
             raise InputError(f'{text}: "{part}" is not key=value; an example is {example}')
         if key not in known:
-            raise InputError(
-                f'{text}: unknown key "{key}"{nearest(key, known)}; known: {", ".join(known)}'
-            )
+            usual = next((ours for ours in _USUAL_KEYS.get(key, ()) if ours in known), None)
+            near = nearest(key, known) if usual is None else f' (did you mean "{usual}"?)'
+            raise InputError(f'{text}: unknown key "{key}"{near}; known: {", ".join(known)}')
         if key in values:
             raise InputError(f'{text}: "{key}" is given twice')
         values[key] = value
