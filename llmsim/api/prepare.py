@@ -153,9 +153,7 @@ def compile_cluster(
         assert lowered.network is not None
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     check_load_failures(deployment, lowered.groups, options.tiers)
-    media = options.tiers.media if options.tiers is not None else ()
-    if lowered.kv_offloading:
-        media = ("CPU",)
+    media = _media(options, lowered)
     pool = idle_pool_notes(deployment, media)
     unused = (
         *pool,
@@ -167,6 +165,13 @@ def compile_cluster(
     notes = (*map(Note, versions), *details, *map(Note, unused))
     lowered = replace(lowered, notes=notes)
     return Compiled(deployment, lowered, tiers)
+
+
+def _media(options: RunOptions, lowered: "LoweredDeployment") -> tuple[str, ...]:
+    """The memories behind the devices that keep KV."""
+    if lowered.kv_offloading:
+        return ("CPU",)
+    return options.tiers.media if options.tiers is not None else ()
 
 
 def with_workload(

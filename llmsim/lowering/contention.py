@@ -94,14 +94,12 @@ def meeting_groups(
         moves = bool(plan.memories)
         halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
         several = group.pp > 1 or members_of(group, lowered.model) > 1
-        if (
-            plan.num_movers > 1
-            or halves
-            or tiers
-            or deployment.disaggregation is not None
-            or (moves and (several or (fifo and group.tp > 1)))
-            or any(users[memory_key(group, place)] > 1 for place in plan.memories)
-        ):
+        uneven = fifo and group.tp > 1
+        kinds_meet = plan.num_movers > 1 or halves
+        kv_meets = tiers or deployment.disaggregation is not None
+        copies_meet = moves and (several or uneven)
+        memory_shared = any(users[memory_key(group, place)] > 1 for place in plan.memories)
+        if kinds_meet or kv_meets or copies_meet or memory_shared:
             found.add(group.index)
     return frozenset(found)
 

@@ -66,11 +66,7 @@ def lower(
 
     Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
     """
-    if len(deployment.groups) > MAX_GROUPS:
-        raise InputError(
-            f"{deployment.cluster_path}: {len(deployment.groups)} instances; at most "
-            f"{MAX_GROUPS} run in one simulation"
-        )
+    _check_size(deployment)
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     routes = routes_of(deployment)
@@ -113,6 +109,15 @@ def lower(
         unlike_published(groups, lockstep_groups, options),
         kv_offloading=offloading_copies(deployment, groups, shared.network),
     )
+
+
+def _check_size(deployment: Deployment) -> None:
+    """Raises InputError for more groups than a simulation numbers."""
+    if len(deployment.groups) > MAX_GROUPS:
+        raise InputError(
+            f"{deployment.cluster_path}: {len(deployment.groups)} instances; at most "
+            f"{MAX_GROUPS} run in one simulation"
+        )
 
 
 def _lower_groups(

@@ -238,13 +238,19 @@ def _head(
     before = tuple(op for op in later if op.part == "prologue")
     behind = tuple(op for op in later if op.part != "prologue")
     first = (*before, fc, *behind)
-    weights = fc.weight_bytes * fc.repeat
-    weights += sum(op.weight_bytes * op.repeat for op in behind if op.part == "layer")
-    if own_vocabulary:
-        weights += sum(op.weight_bytes for op in behind if op.part == "head")
+    weights = _own_weight_bytes(fc, behind, own_head=bool(own_vocabulary))
     # EAGLE-3 reads the states of the model's layers once; the others join embedding and state in
     # every pass.
     return Head(model, first, later if speculation.method == "eagle3" else first, weights)
+
+
+def _own_weight_bytes(fc: Operator, behind: Sequence[Operator], *, own_head: bool) -> int:
+    """Of one rank: the projection and the layers, and a head where the model's does not fit."""
+    weights = fc.weight_bytes * fc.repeat
+    weights += sum(op.weight_bytes * op.repeat for op in behind if op.part == "layer")
+    if own_head:
+        weights += sum(op.weight_bytes for op in behind if op.part == "head")
+    return weights
 
 
 def _draft_model(given: ModelConfig, request: CostRequest, layout: Layout) -> Head:

@@ -1,5 +1,6 @@
 """Lowers one group: model, layout, memory ledger, cost tables, step program."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -362,15 +363,22 @@ def _asked(
         spans_nodes=group.dp_nodes > 1,
         peer_to_peer=group.peer_to_peer,
         engine=engine_versions(engine.engine_profile),
-        cold_kv=COLD_KV not in options.disabled_terms,
-        sustained_clock=SUSTAINED_CLOCK not in options.disabled_terms,
-        card_streaming=CARD_STREAMING not in options.disabled_terms,
         compiles_scaling=compiles_scaling(engine),
-        fused_scaling=FUSED_SCALING not in options.disabled_terms,
-        touched_experts=TOUCHED_EXPERTS not in options.disabled_terms,
-        weight_only_experts=WEIGHT_ONLY_EXPERTS not in options.disabled_terms,
     )
-    return group, request, stages
+    return group, _without_terms(request, options.disabled_terms), stages
+
+
+def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest:
+    """The request with those terms off that cost sources know themselves."""
+    return replace(
+        request,
+        cold_kv=COLD_KV not in disabled,
+        sustained_clock=SUSTAINED_CLOCK not in disabled,
+        card_streaming=CARD_STREAMING not in disabled,
+        fused_scaling=FUSED_SCALING not in disabled,
+        touched_experts=TOUCHED_EXPERTS not in disabled,
+        weight_only_experts=WEIGHT_ONLY_EXPERTS not in disabled,
+    )
 
 
 def settled_engines(deployment: Deployment) -> Deployment:

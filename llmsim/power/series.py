@@ -53,11 +53,7 @@ def power_series(
     for node in known if len(length) else []:
         parts = components_aj[node]
         assert parts is not None, "a node with power has components"
-        mine = [
-            load
-            for load, at in zip(loads, node_of_group, strict=True)
-            if at == node and load is not None
-        ]
+        mine = _loads_on(node, loads, node_of_group)
         watts = {name: _watts(name, parts, mine, edges, length, duration_ps) for name in COMPONENTS}
         columns["time_ps"].append(edges[1:])
         columns["node"].append(np.full(len(length), node, np.int16))
@@ -70,6 +66,12 @@ def power_series(
         name if name in ("time_ps", "node") else f"{name}_w": column
         for name, column in joined.items()
     }
+
+
+def _loads_on(node: int, loads: Sequence[Load | None], node_of_group: Sequence[int]) -> list[Load]:
+    """Those of the groups on a node that have one."""
+    placed = zip(loads, node_of_group, strict=True)
+    return [load for load, at in placed if at == node and load is not None]
 
 
 def _edges(window_ps: tuple[int, int], interval_ps: int, nodes: int) -> Int64:

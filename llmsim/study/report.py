@@ -117,14 +117,11 @@ def _number(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
     ]
     for first, numbers in together.items():
         name = ", ".join(map(str, numbers))
-        boxes = {side: _box(places[first], len(name), side) for side in SIDES}
-        free = (
-            side
-            for side, box in boxes.items()
-            if box[0] >= 0 and box[1] <= 1 and not any(_meet(box, one) for one in taken)
+        side = next(
+            (side for side in SIDES if _is_free(_box(places[first], len(name), side), taken)),
+            SIDES[0],
         )
-        side = next(free, SIDES[0])
-        taken.append(boxes[side])
+        taken.append(_box(places[first], len(name), side))
         axes.annotate(
             name,
             points[first],
@@ -134,6 +131,11 @@ def _number(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
             va="center",
             fontsize=9,
         )
+
+
+def _is_free(box: Box, taken: Sequence[Box]) -> bool:
+    """Whether a text in this box lies inside of the picture and on no other one."""
+    return box[0] >= 0 and box[1] <= 1 and not any(_meet(box, one) for one in taken)
 
 
 def _box(place: tuple[float, float], letters: int, side: tuple[int, int]) -> Box:

@@ -55,10 +55,16 @@ CASES = {
         "afd_dispatch is dense",
     ),
     "attention over no ranks": ((attention(MODEL, 0), ffn(MODEL)), "attn_tp_size is 0"),
-    "type of attention's ranks": ((attention(MODEL, "1"), ffn(MODEL)), 'attn_tp_size is "1"'),  # type: ignore[arg-type]
+    "type of attention's ranks": (
+        (attention(MODEL, "1"), ffn(MODEL)),  # type: ignore[arg-type]
+        'attn_tp_size is "1"',
+    ),
     "attention over three ranks": ((attention(MODEL, 3), ffn(MODEL)), "tp must divide"),
     "no attention engines": ((attention(MODEL, 1, 0), ffn(MODEL)), "attn_dp_size is 0"),
-    "half an attention engine": ((attention(MODEL, 1, 1.5), ffn(MODEL)), "attn_dp_size is 1.5"),  # type: ignore[arg-type]
+    "half an attention engine": (
+        (attention(MODEL, 1, 1.5), ffn(MODEL)),  # type: ignore[arg-type]
+        "attn_dp_size is 1.5",
+    ),
     "attention's ranks and devices": (
         (attention(MODEL, 2, num_npus=3), ffn(MODEL)),
         "num_npus is 3",
@@ -66,7 +72,10 @@ CASES = {
     "two sizes of attention": ((attention(MODEL, 2, tp_size=4), ffn(MODEL)), "remove one of them"),
     "experts of attention": (pair(ep_size=2), "ep_size is given"),
     "FFN over no ranks": ((attention(MODEL), ffn(MODEL, 0)), "ffn_tp_size is 0"),
-    "type of FFN's ranks": ((attention(MODEL), ffn(MODEL, 1, "2")), 'ffn_ep_size is "2"'),  # type: ignore[arg-type]
+    "type of FFN's ranks": (
+        (attention(MODEL), ffn(MODEL, 1, "2")),  # type: ignore[arg-type]
+        'ffn_ep_size is "2"',
+    ),
     "experts over no ranks": ((attention(MODEL), ffn(MODEL, 1, 0)), "ffn_ep_size is 0"),
     "expert cut by five": ((attention(MODEL), ffn(MODEL, 5)), "must divide"),
     "role": (pair(pd_type="experts"), "pd_type"),

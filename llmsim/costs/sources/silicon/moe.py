@@ -41,7 +41,7 @@ experts each touch all of 128, where random choices touch 82.
 """
 DISTRIBUTIONS = {
     "balanced": (IN_TURN, "power_law_1.01", "power_law_1.2"),
-    "power_law": ("power_law_1.2", "power_law_1.01", "balanced"),
+    "power_law": ("power_law_1.2", "power_law_1.01", IN_TURN),
 }
 """Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts
 unevenly.
