@@ -58,6 +58,17 @@ def attention_and_ffn() -> str:
     return written("h800_step3_afd_256", cluster)
 
 
+def slow_host_links() -> str:
+    """Two H100 with host memory for KV behind links of 1 GB/s, on which writes pile up; written
+    under build/.
+    """
+    cluster = json.loads(
+        (ROOT / "cluster_config/h100_cpu_prefix_pool.json").read_text(encoding="utf-8")
+    )
+    cluster["link_bw"][1] = 1
+    return written("h100_cpu_prefix_pool_slow", cluster)
+
+
 def written(name: str, cluster: dict[str, object]) -> str:
     """The path of a cluster file under build/."""
     path = ROOT / "build" / "bench" / f"{name}.json"
@@ -66,7 +77,11 @@ def written(name: str, cluster: dict[str, object]) -> str:
     return str(path)
 
 
-MADE = {"128 groups": lambda: many_groups(128), "256 H800": attention_and_ffn}
+MADE = {
+    "128 groups": lambda: many_groups(128),
+    "256 H800": attention_and_ffn,
+    "slow host links": slow_host_links,
+}
 """Words of a command line that stand for a cluster file -> who writes it."""
 
 
@@ -78,6 +93,14 @@ def routed(router: str, budget_s: float, more: tuple[str, ...] = ()) -> Benchmar
     )
     arguments = (*arguments, "--request-routing-policy", router, *more)
     return Benchmark(name, ("--cluster-config", "128 groups", *arguments), budget_s)
+
+
+KV_BELOW = (
+    *("--cluster-config", "slow host links", "--engine-profile", "vllm-0.33"),
+    *("--dataset", "synthetic:n=1000,rate=20,input=fixed:6000,output=fixed:100,seed=1"),
+    *("--num-gpu-blocks-override", "3000", "--max-model-len", "8192"),
+)
+"""131,072 chunks of 16 tokens for each of two groups; their writes wait for seconds."""
 
 
 BENCHMARKS = (
@@ -126,6 +149,8 @@ BENCHMARKS = (
         ),
         3,
     ),
+    Benchmark("kv_chunks_16", (*KV_BELOW, "--prefix-storage", "CPU", "--kv-chunk-size", "16"), 3),
+    Benchmark("kv_offloading", (*KV_BELOW, "--kv-offloading-size", "64")),
 )
 
 

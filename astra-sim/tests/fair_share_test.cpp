@@ -108,8 +108,11 @@ std::vector<LinkId> random_route(test::Random& random, std::int64_t links) {
   return all;
 }
 
+// What starts together: flows of several routes, or many equal ones of one route, which pile up.
+enum class Bursts : std::uint8_t { kScattered, kPiled };
+
 // Flows start in bursts at random times, on few or many links, until all have ended.
-void incremental_equals_full(int cases, bool incast) {
+void incremental_equals_full(int cases, Bursts shape, bool incast) {
   test::Random random(21);
   std::uint64_t visits = 0;
   std::uint64_t solved = 0;
@@ -147,10 +150,15 @@ void incremental_equals_full(int cases, bool incast) {
       for (const std::size_t flow : expected) wanted.push_back(id_of[flow]);
       std::sort(wanted.begin(), wanted.end());
       CHECK(ended == wanted);
-      const std::int64_t more = bursts > 0 ? random.between(0, 8) : 0;
+      const std::int64_t most = shape == Bursts::kPiled ? 30 : 8;
+      const std::int64_t more = bursts > 0 ? random.between(0, most) : 0;
+      std::vector<LinkId> route;
+      Bytes bytes = 0;
       for (std::int64_t k = 0; k < more; ++k) {
-        const std::vector<LinkId> route = random_route(random, num_links);
-        const Bytes bytes = random.between(1, random.between(0, 1) == 0 ? 3 : 3000);
+        if (k == 0 || shape == Bursts::kScattered) {
+          route = random_route(random, num_links);
+          bytes = random.between(1, random.between(0, 1) == 0 ? 3 : 3000);
+        }
         id_of.push_back(share.start(now, route, bytes));
         full.flows.push_back({route,
                               (static_cast<unsigned __int128>(bytes) << 16) * 1'000'000'000'000ULL,
@@ -308,8 +316,9 @@ void collectives() {
 
 int main() {
   bursts_cost_capacity();
-  incremental_equals_full(1500, false);
-  incremental_equals_full(1500, true);
+  incremental_equals_full(1500, Bursts::kScattered, false);
+  incremental_equals_full(1500, Bursts::kScattered, true);
+  incremental_equals_full(500, Bursts::kPiled, false);
   known_ends();
   quantum();
   limits();

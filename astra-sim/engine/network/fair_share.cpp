@@ -15,6 +15,7 @@ using model::Ps;
 
 namespace {
 constexpr int kRateBits = 16;
+constexpr std::size_t kCorrections = 8;  // of what a link counts, each as long as so many flows
 constexpr unsigned __int128 kPsPerSecond = 1'000'000'000'000ULL;
 }  // namespace
 
@@ -160,6 +161,12 @@ void FairShare::tidy(Link& link) {
     let_go(id);
     return true;
   });
+  link.first = 0;
+}
+
+// Flows that start together end together, so those that ended are in front.
+void FairShare::skip_ended(Link& link) {
+  while (link.first < link.list.size() && !flows_[link.list[link.first]].alive) ++link.first;
 }
 
 // A list forgets an ended flow; its number is free when none has it any more.
@@ -181,8 +188,8 @@ void FairShare::end_due(Ps now, std::vector<FlowId>& out) {
     const Volume served = clock(link, now);
     const std::size_t before = out.size();
     while (!link.heap.empty() && flows_[link.heap.front()].target <= served) {
-      if (out.size() == before + 1)
-        link.known = false;  // counting anew is cheaper than many corrections
+      // Counting anew is cheaper than many corrections.
+      if (kCorrections * (out.size() - before) > link.heap.size()) link.known = false;
       out.push_back(link.heap.front());
       remove(now, out.back());
     }

@@ -2,6 +2,7 @@
 // end can matter.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -135,6 +136,7 @@ class FairShare {
     std::uint32_t frozen = 0;
     std::uint32_t sorted = ~0U;  // stamp of the solve since which the list is in the order of rates
     std::vector<FlowId> list;    // all flows; may hold some that ended
+    std::size_t first = 0;       // those of the list in front of it have ended
     std::uint32_t count = 0;     // flows that have not
     std::uint32_t peak = 0;
     std::uint32_t place = 0;  // in owning_
@@ -154,6 +156,7 @@ class FairShare {
   void add_burst(FlowId flow, bool comes);
   void remove(model::Ps now, FlowId flow);
   void tidy(Link& link);
+  void skip_ended(Link& link);
   void let_go(FlowId flow);
   // A link's own flows.
   void own(model::LinkId link, FlowId flow);
@@ -182,9 +185,15 @@ class FairShare {
   void sink(std::size_t at, Share share);
   void freeze(model::Ps now, model::LinkId link, Rate share);
   void take_over(model::Ps now, model::LinkId link);
+  // The same where all that it lacks has just started, without a look at its other flows; false,
+  // with nothing done, where it may be otherwise.
+  bool take_started(model::LinkId link, std::size_t missing);
   void forget_changes();
   std::span<const model::LinkId> route_of(const Flow& flow) const {
     return {flow.length <= kInline ? flow.route : &routes_[flow.route[0]], flow.length};
+  }
+  bool crosses(const Flow& flow, model::LinkId link) const {
+    return std::ranges::find(route_of(flow), link) != route_of(flow).end();
   }
 
   // A link of `crowd`.
@@ -223,6 +232,7 @@ class FairShare {
   std::vector<Share> shares_;       // heap of lower bounds
   std::vector<model::LinkId> level_;
   std::vector<std::uint32_t> tally_;  // by link, all 0
+  std::vector<FlowId> newcomers_;     // of a link that takes them over
   std::uint64_t num_solves_ = 0;
   std::uint64_t num_visits_ = 0;
   std::uint64_t num_deferred_ = 0;

@@ -101,16 +101,18 @@ void FairShare::gather(Ps now, Rate lowest) {
   std::size_t budget = owning_.size();
   for (std::size_t next = 0; next < affected_.size(); ++next) {
     const LinkId id = affected_[next];
-    const Link& link = links_[id];
-    for (std::size_t at = 0; at < link.list.size() && loads_[id].open < link.count;
+    Link& link = links_[id];
+    skip_ended(link);
+    for (std::size_t at = link.first; at < link.list.size() && loads_[id].open < link.count;
          ++at, ++looked_at) {
+      if (looked_at > budget) {
+        if (open_rest(now, lowest, budget)) return;
+        budget *= 2;
+      }
       const LinkId owner = flows_[link.list[at]].owner;
       if (owner == model::kNone) continue;  // started, or ended
       if (links_[owner].opened != stamp_ && links_[owner].level >= lowest) open(now, owner);
     }
-    if (looked_at <= budget) continue;
-    if (open_rest(now, lowest, budget)) return;
-    budget *= 2;
   }
 }
 
@@ -271,8 +273,10 @@ void FairShare::take_over(Ps now, LinkId id) {
     link.served = 0;
     link.since = now;
   }
-  if (loads_[id].open > 2 * link.heap.size()) link.known = false;  // counting anew is cheaper
-  for (std::size_t at = 0; link.heap.size() < loads_[id].open; ++at) {
+  const std::size_t open = loads_[id].open;
+  if (open > 2 * link.heap.size()) link.known = false;  // counting anew is cheaper
+  if (take_started(id, open - link.heap.size())) return;
+  for (std::size_t at = link.first; link.heap.size() < open; ++at) {
     Flow& flow = flows_[link.list[at]];
     if (!flow.alive || flow.owner == id) continue;
     if (flow.owner != model::kNone) {
@@ -284,6 +288,21 @@ void FairShare::take_over(Ps now, LinkId id) {
     flow.target += link.served;
     own(id, link.list[at]);
   }
+}
+
+bool FairShare::take_started(LinkId id, std::size_t missing) {
+  Link& link = links_[id];
+  if (missing > started_.size() || kFew * started_.size() > link.list.size()) return false;
+  newcomers_.clear();
+  for (const FlowId started : started_)
+    if (flows_[started].owner == model::kNone && crosses(flows_[started], id))
+      newcomers_.push_back(started);
+  if (newcomers_.size() < missing) return false;
+  for (const FlowId flow : newcomers_) {
+    flows_[flow].target += link.served;
+    own(id, flow);
+  }
+  return true;
 }
 
 }  // namespace astra_sim::engine
