@@ -34,6 +34,7 @@ ABLATED = (
     "card_streaming",
     "fused_scaling",
     "touched_experts",
+    "padded_experts",
     "weight_only_experts",
     "expert_choice",
     "async_lag",

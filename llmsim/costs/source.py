@@ -115,6 +115,10 @@ class CostRequest:
     """Measured experts read the weights that random choices touch; False: those of choices in turn,
     as the silicon database has them (`touched_experts` off).
     """
+    padded_experts: bool = True
+    """Measured experts multiply the tiles that random choices fill; False: rows of tokens alone
+    (`padded_experts` off).
+    """
     weight_only_experts: bool = True
     """Experts with weights of 4 bits may take a weight-only kernel's measured times; False: those
     of their own type alone (`weight_only_experts` off).

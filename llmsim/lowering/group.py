@@ -34,6 +34,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
     FUSED_SCALING,
+    PADDED_EXPERTS,
     SUSTAINED_CLOCK,
     TOUCHED_EXPERTS,
     WEIGHT_ONLY_EXPERTS,
@@ -377,6 +378,7 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
         card_streaming=CARD_STREAMING not in disabled,
         fused_scaling=FUSED_SCALING not in disabled,
         touched_experts=TOUCHED_EXPERTS not in disabled,
+        padded_experts=PADDED_EXPERTS not in disabled,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in disabled,
     )
 

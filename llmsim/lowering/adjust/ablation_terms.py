@@ -135,7 +135,12 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         "touched_experts": Term(
             "tokens choose experts at random, and a step reads the weights of those they touch",
             "the tokens of a step take all experts in turn, as measured rows had it",
-            "expectation over random choices, in the roofline of the rows' own shape",
+            "expectation over random choices, at the rates that the rows themselves reach",
+        ),
+        "padded_experts": Term(
+            "experts multiply whole tiles of rows, of which random choices fill more",
+            "experts multiply as many rows as tokens chose them",
+            "tile sizes of vLLM's tuned kernels, expectation over random choices",
         ),
         "weight_only_experts": Term(
             "experts with weights of 4 bits that a card cannot multiply take a weight-only kernel",
@@ -165,6 +170,7 @@ SUSTAINED_CLOCK = "sustained_clock"
 CARD_STREAMING = "card_streaming"
 FUSED_SCALING = "fused_scaling"
 TOUCHED_EXPERTS = "touched_experts"
+PADDED_EXPERTS = "padded_experts"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 HOST_RANKS = "host_ranks"
 

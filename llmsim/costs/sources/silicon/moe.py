@@ -4,13 +4,21 @@ nearest one scaled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
+from llmsim.costs.experts.grouped_work import (
+    GATED,
+    PLAIN,
+    UNPADDED,
+    GroupedWork,
+    MoeShape,
+    ReachedRates,
+    tile_rows_of,
+)
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
@@ -69,91 +77,11 @@ kernel of the int4 rows.
 """
 
 
-CERTAIN_DEVIATIONS = 6.0
-"""Standard deviations beyond which a tile is full, or not begun, for certain."""
-LEAST_TILE_ROWS = 16
-MOST_TILE_ROWS = {"fp8_block": 64, "int4_wo": 64}
-MOST_TILE_ROWS_ELSE = 128
-"""Rows of one expert that a thread block multiplies at most, by the tables' dtype, and for others.
-vLLM 0.24's tuned files of at least 64 experts on Hopper have 128 rows from 1,536 tokens on in bf16
-(18 of 30 files, 27 of 30 at 4,096) and with one scale of fp8 (11 of 13), 64 with blocks of scales
-(10 of 11). Marlin, the kernel of 4-bit weights, has 64 at most. Fewer rows for each expert take smaller tiles, of 16 at least.
-"""
-GATED, PLAIN = 3, 2
-"""Matrices of one expert: gate, up and down, or up and down alone."""
 MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
 """(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'.
 The tables do not say so, but with a third matrix the first would have read its weights at 4.5 TB/s
 from an H100's memory of 3.35.
 """
-
-
-@dataclass(frozen=True)
-class MoeShape:
-    """Shape of one measured series: whole-model sizes, and how they were split."""
-
-    hidden: int
-    inter: int
-    topk: int
-    experts: int
-    tp: int
-    ep: int
-    matrices: int = GATED
-
-    def touched(self, tokens: Floats) -> Floats:
-        """Experts of one rank that tokens which choose at random touch, by expectation."""
-        return self.experts / self.ep * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
-
-    def touched_in_turn(self, tokens: Floats) -> Floats:
-        """Those that tokens touch whose choices take all experts in turn, as "balanced" rows were
-        measured.
-        """
-        return np.minimum(self.experts, tokens * self.topk) / self.ep
-
-    def padded_rows(self, tokens: Floats, most_tile_rows: int) -> Floats:
-        """Rows that one rank multiplies for tokens which choose at random, by expectation: the rows
-        of each expert fill whole tiles. With R rows of T an expert needs as many tiles as there are
-        j >= 0 with R > j T. R is binomial; beyond the first tile it is taken as normal.
-        """
-        share = self.topk / self.experts
-        mean, tile = tokens * share, self._tile(tokens, most_tile_rows)
-        deviation = np.sqrt(np.maximum(mean * (1.0 - share), 1e-12))
-        certain = np.maximum(np.floor((mean - CERTAIN_DEVIATIONS * deviation) / tile), 0.0)
-        uncertain = np.ceil(2 * CERTAIN_DEVIATIONS * deviation / tile).max(initial=0.0)
-        first = 1.0 - (1.0 - share) ** tokens
-        tiles = np.maximum(certain, first)
-        for beyond in range(1, int(uncertain) + 2):
-            full = np.maximum(certain, 1.0) + beyond - 1.0
-            tiles = tiles + normal_share_below((mean - full * tile - 0.5) / deviation)
-        return self.experts / self.ep * tiles * tile
-
-    def padded_rows_in_turn(self, tokens: Floats, most_tile_rows: int) -> Floats:
-        """Those of tokens whose choices take all experts in turn."""
-        pairs, tile = tokens * self.topk, self._tile(tokens, most_tile_rows)
-        touched = np.minimum(self.experts, pairs)
-        rows = pairs / np.maximum(touched, 1.0)
-        return touched / self.ep * np.ceil(rows / tile) * tile
-
-    def _tile(self, tokens: Floats, most: int) -> Floats:
-        """Rows of a tile: the power of two that holds the mean rows of an expert, within limits."""
-        mean = np.maximum(tokens * self.topk / self.experts, 1.0)
-        return np.clip(2.0 ** np.ceil(np.log2(mean)), LEAST_TILE_ROWS, most)
-
-    def work(
-        self,
-        rows: Floats,
-        touched: Floats,
-        element_bytes: float,
-        peak: float,
-        bandwidth: float,
-    ) -> Floats:
-        """Roofline microseconds on one rank: weights of the touched experts, flops of the rows that
-        they multiply.
-        """
-        inter = self.inter / self.tp
-        weight_bytes = touched * self.matrices * self.hidden * inter * element_bytes
-        flops = rows * 2 * self.matrices * self.hidden * inter
-        return np.asarray(np.maximum(weight_bytes / bandwidth, flops / peak if peak else 0.0) * 1e6)
 
 
 def moe_curve(
@@ -271,20 +199,18 @@ def _from_rows(
     marks = np.where(np.isin(counts, points), Provenance.MEASURED, Provenance.INTERPOLATED)
     marks = np.where(counts > points[-1], Provenance.EXTRAPOLATED, marks)
     label += f", {distribution} routing"
-    peak, bandwidth = peak_rates.peak(op.weight_dtype), peak_rates.memory_bandwidth_bytes_per_s
-
-    tile_rows = MOST_TILE_ROWS.get(str(rows["moe_dtype"][0]), MOST_TILE_ROWS_ELSE)
-
-    def work(of: MoeShape, rows: Floats, touched: Floats) -> Floats:
-        return of.work(rows, touched, element_bytes, peak, bandwidth)
+    tile_rows = tile_rows_of(str(rows["moe_dtype"][0])) if request.padded_experts else UNPADDED
+    chosen_in_turn = distribution == IN_TURN
+    work_of_choices = GroupedWork.in_turn if chosen_in_turn else GroupedWork.at_random
+    as_measured = work_of_choices(shape, points, tile_rows, element_bytes)
+    bandwidth_bytes_per_s = peak_rates.memory_bandwidth_bytes_per_s
+    reached = ReachedRates.of_rows(as_measured, measured, bandwidth_bytes_per_s)
 
     def at_random(of: MoeShape) -> Floats:
-        return work(of, of.padded_rows(counts, tile_rows), of.touched(counts))
+        return reached.us(GroupedWork.at_random(of, counts, tile_rows, element_bytes))
 
-    if distribution == IN_TURN and request.touched_experts:
-        touched = shape.touched_in_turn(points)
-        in_turn = work(shape, shape.padded_rows_in_turn(points, tile_rows), touched)
-        times = times * _ratio(at_random(shape), _along(points, in_turn, counts))
+    if chosen_in_turn and request.touched_experts:
+        times = times * _ratio(at_random(shape), _along(points, reached.us(as_measured), counts))
         label += ", of the experts that random choices touch"
     if shape != wanted:
         times = times * _ratio(at_random(wanted), at_random(shape))
@@ -306,18 +232,6 @@ def _along(points: Floats, values: Floats, counts: Floats) -> Floats:
 
 def _ratio(own: Floats, other: Floats) -> Floats:
     return np.divide(own, other, out=np.ones_like(own), where=other > 0)
-
-
-def normal_share_below(deviations: Floats) -> Floats:
-    """The standard normal distribution function, within 1e-7 (Abramowitz and Stegun 26.2.17)."""
-    away = np.abs(deviations)
-    t = 1.0 / (1.0 + 0.2316419 * away)
-    series = t * (
-        0.319381530
-        + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
-    )
-    above = np.exp(-0.5 * away * away) / np.sqrt(2.0 * np.pi) * series
-    return np.asarray(np.where(deviations < 0.0, above, 1.0 - above))
 
 
 def _distance(shape: MoeShape, wanted: MoeShape) -> float:
