@@ -19,7 +19,7 @@ INTERVALS = """## Error bars
 
 An interval holds the real value of nine in ten published systems (grades A and B). The column *covered* tests it: each system's
 points against the interval that the other systems give. The target is 85 to 95 %, with a half-width of at most twice the median error;
-throughput's is at that limit, the other two are wider. A run like these systems shows them beside its means, `--json` has them as
+all three are wider. A run like these systems shows them beside its means, `--json` has them as
 `system_error`, and `evaluation/measured.sh --error-bars llmsim/presets/error_bars.json` renews them.
 
 A run is like these systems if at least 96 % of its times come from tables of its own device (the least share among them), and if it has no

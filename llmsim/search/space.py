@@ -348,12 +348,23 @@ def _check_json(where: str, value: Any) -> None:
 def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
     where = f"{path}: vary.{name}"
     if isinstance(given, list):
-        if not given:
-            raise InputError(f"{where} has no values; give at least one")
-        kept = [
-            one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])
-        ]
-        return Dimension(name, tuple(kept))
+        return Dimension(name, tuple(_distinct(where, given)))
+    _check_range(where, given)
+    whole = isinstance(given.first, int) and isinstance(given.last, int)
+    if whole or given.step or given.factor:
+        return Dimension(name, tuple(_numbers(where, given)))
+    return Dimension(name, (), float(given.first), float(given.last))
+
+
+def _distinct(where: str, given: list[Any]) -> list[Any]:
+    """The values of a list, each once."""
+    if not given:
+        raise InputError(f"{where} has no values; give at least one")
+    return [one for i, one in enumerate(given) if not any(_same(one, other) for other in given[:i])]
+
+
+def _check_range(where: str, given: Range) -> None:
+    """Raises InputError for a range that does not end, or steps that do not lead to its end."""
     first, last = given.first, given.last
     if not -MOST <= first <= last <= MOST:
         raise InputError(
@@ -362,17 +373,11 @@ def _dimension(path: Path, name: str, given: list[Any] | Range) -> Dimension:
         )
     if given.step and given.factor:
         raise InputError(f"{where} has a step and a factor; keep one of them")
-    if given.step < 0 or given.factor < 0 or 0 < given.factor <= 1 or (given.factor and first <= 0):
+    grows = given.factor > 1 and first > 0
+    if given.step < 0 or (given.factor and not grows):
         raise InputError(
             f"{where}: a step must be above 0, a factor above 1, and from above 0 with a factor"
         )
-    if (
-        not given.step
-        and not given.factor
-        and (isinstance(first, float) or isinstance(last, float))
-    ):
-        return Dimension(name, (), float(first), float(last))
-    return Dimension(name, tuple(_numbers(where, given)))
 
 
 def _numbers(where: str, given: Range) -> Iterator[int | float]:

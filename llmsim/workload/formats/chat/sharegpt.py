@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -188,42 +188,42 @@ class _Reader:
         self, lists: list[list[Turn]], position: Callable[[int], tuple[int, int]]
     ) -> _Exchanges:
         """What was asked and answered; a turn of neither side counts for nothing."""
-        turns = list(chain.from_iterable(lists))
-        of = np.repeat(
-            np.arange(len(lists)), np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        )
-        speakers = [turn.who if turn.who is not None else turn.role for turn in turns]
-        texts = [turn.said if turn.said is not None else turn.content for turn in turns]
-        if None in speakers or None in texts:
-            odd = next(
-                row for row in range(len(turns)) if speakers[row] is None or texts[row] is None
-            )
-            line, column = position(int(of[odd]))
-            raise self.table.refusal(
-                line, TURN.format(odd - int(np.searchsorted(of, of[odd]))), column
-            )
-        role = _roles(speakers)  # type: ignore[arg-type]  # none is missing
-        sizes = _sizes(texts)  # type: ignore[arg-type]
+        lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        of = np.repeat(np.arange(len(lists)), lengths)
+        speakers, texts = self._said(list(chain.from_iterable(lists)), of, position)
+        role, sizes = _roles(speakers), _sizes(texts)
+        asks = role == ASKS
         answered = np.flatnonzero(role == ANSWERS)
-        asked = np.concatenate(
-            (np.zeros(1, dtype=np.int64), np.cumsum(np.where(role == ASKS, sizes, 0)))
-        )
         # Of the conversation, or behind the answer before.
         begins = np.searchsorted(of, of[answered])
         begins[1:] = np.maximum(begins[1:], answered[:-1] + 1)
-        asked_sizes = asked[answered] - asked[begins]
+        asked_before = np.concatenate(
+            (np.zeros(1, dtype=np.int64), np.cumsum(np.where(asks, sizes, 0)))
+        )
+        asked_sizes = asked_before[answered] - asked_before[begins]
         whole = (asked_sizes > 0) & (sizes[answered] > 0)
         answered, begins, asked_sizes = answered[whole], begins[whole], asked_sizes[whole]
         if self._count is None:
             return _Exchanges(of[answered], _estimated(asked_sizes), _estimated(sizes[answered]))
-        asks = role == ASKS
-        questions = []
-        for low, high in zip(begins.tolist(), answered.tolist(), strict=True):
-            rows = low + np.flatnonzero(asks[low:high])
-            questions.append("".join(texts[row] for row in rows))
+        questions = _questions(texts, asks, begins, answered)
         answers = [texts[row] for row in answered]
         counted = [[self._count(text) for text in side] for side in (questions, answers)]
         return _Exchanges(of[answered], *(np.array(each, dtype=np.int64) for each in counted))
+
+    def _said(
+        self, turns: list[Turn], of: Int64, position: Callable[[int], tuple[int, int]]
+    ) -> tuple[list[str], list[str]]:
+        """Who spoke in each turn, and what; `of` is each turn's conversation. Raises InputError for
+        a turn without one of the two.
+        """
+        speakers = [turn.who if turn.who is not None else turn.role for turn in turns]
+        texts = [turn.said if turn.said is not None else turn.content for turn in turns]
+        if None in speakers or None in texts:  # two passes of C, unlike a look at each turn
+            row = next(at for at in range(len(turns)) if speakers[at] is None or texts[at] is None)
+            line, column = position(int(of[row]))
+            in_conversation = row - int(np.searchsorted(of, of[row]))
+            raise self.table.refusal(line, TURN.format(in_conversation), column)
+        return cast(list[str], speakers), cast(list[str], texts)
 
     def _hand_over(
         self,
@@ -270,6 +270,17 @@ def _roles(speakers: list[str]) -> NDArray[np.int64]:
         name: _ROLES.get(name, _ROLES.get(name.lower(), 0)) for name in dict.fromkeys(speakers)
     }
     return np.fromiter(map(known.__getitem__, speakers), dtype=np.int64, count=len(speakers))
+
+
+def _questions(
+    texts: list[str], asks: NDArray[np.bool_], begins: Int64, answered: Int64
+) -> list[str]:
+    """For each answered turn, all that was asked since the answer before."""
+    questions = []
+    for low, high in zip(begins.tolist(), answered.tolist(), strict=True):
+        rows = low + np.flatnonzero(asks[low:high])
+        questions.append("".join(texts[row] for row in rows))
+    return questions
 
 
 def _name(conversation: Conversation, number: int) -> str:
