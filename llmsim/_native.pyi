@@ -1485,9 +1485,9 @@ def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[
     The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.
     """
 
-def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int) -> tuple:
+def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, of attention and FFN members, if nothing ran before, as `step_nodes` has them; by lane and member, its items and its value of each feature; and what each member counts. `items` of FFN members are none.
+    The nodes of the run's step of that number, from 1, of attention and FFN members, if nothing ran before, as `step_nodes` has them; by lane and member, its items and its value of each feature; and what each member counts. `items` of FFN members are none; drafts are those of `step_nodes`, of attention members.
     """
 
 def draft_nodes(drafter: Drafter, items: Sequence[Sequence[int]], drafts_after: int, first_passes: int, next_passes: int) -> list:
@@ -1933,9 +1933,9 @@ class LayoutTrigger:
 class LayoutSpec:
     """Groups that serve together."""
 
-    def __init__(self, name: str, groups: Sequence[GroupSpec], lockstep: Sequence[LockstepSpec], contention: Sequence[ContentionSpec], kv_transfer: KvTransferConfig | None, kv_tiers: KvTiersConfig | None, kv_bytes_per_token: Sequence[int], devices: Sequence[int], kinds: Sequence[int]) -> None:
+    def __init__(self, name: str, groups: Sequence[GroupSpec], lockstep: Sequence[LockstepSpec], contention: Sequence[ContentionSpec], kv_transfer: KvTransferConfig | None, kv_tiers: KvTiersConfig | None, kv_bytes_per_token: Sequence[int], devices: Sequence[int], kinds: Sequence[int], kv_offloading: Sequence[OffloadingCopies] = []) -> None:
         """
-        Groups are numbered from the layout's first one. kv_transfer: the places of all ranks, and routes. kv_tiers: whose groups are these. kv_bytes_per_token: of each device of a group. devices: of a group. kinds: of groups between which KV moves alike.
+        Groups are numbered from the layout's first one. kv_transfer: the places of all ranks, and routes. kv_tiers: whose groups are these. kv_bytes_per_token: of each device of a group. devices: of a group. kinds: of groups between which KV moves alike. kv_offloading: how the KV of each group comes to host memory.
         """
 
 class LayoutsConfig:

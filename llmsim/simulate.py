@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -69,6 +69,10 @@ class StepTimes(Protocol):
         """The callable that the core asks for the steps of a group, and of those that run with it:
         (items of each member, number of the step) -> ps beyond each member's graph.
         """
+        ...
+
+    def of_layout(self, layout: int) -> "StepTimes":
+        """Times the steps of a layout, whose groups have its own numbers."""
         ...
 
     @property
@@ -272,13 +276,16 @@ def _layouts(
         return None
     moves = kv_moves(layouts.plans) if layouts.moves_kv else None
     specs = []
-    for plan in layouts.plans:
+    for number, plan in enumerate(layouts.plans):
+        outside = None if options.step_times is None else options.step_times.of_layout(number)
+        own = replace(options, step_times=outside)
         groups = [
-            _group(one, workload, options, record_schedule=options.record_rounds)
+            _group(one, workload, own, record_schedule=options.record_rounds)
             for one in plan.lowered.groups
         ]
-        lockstep = [_lockstep(one, None) for one in plan.lowered.lockstep_groups]
-        specs.append(layouts.native_spec(plan, groups, lockstep, moves))
+        lockstep = [_lockstep(one, outside) for one in plan.lowered.lockstep_groups]
+        domains = [] if outside else plan.lowered.contended
+        specs.append(layouts.native_spec(plan, groups, lockstep, domains, moves))
     config = _native.LayoutsConfig(
         specs,
         layouts.initial,

@@ -1,12 +1,13 @@
 """Layouts of a cluster file: each is resolved and lowered as if it served alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.config.errors import InputError, NotYetError, PluginRefused
+from llmsim.config.errors import InfeasibleError, InputError, NotYetError, PluginRefused
+from llmsim.config.units import BYTES_PER_GIB
 
 if TYPE_CHECKING:
     from llmsim import _native
@@ -38,30 +39,31 @@ def plans_of(
     plans: list[LayoutPlan] = []
     names = list(cluster.layouts)
     for name in sorted(names, key=lambda name: name != first_layout(cluster)):
-        deployment = resolve(serving(cluster, name))
-        paths = _paths(deployment, [field_path(at) for at, _ in places_of(cluster, name)])
-        plans.append(_plan(name, deployment, lower, paths, plans, options))
+        places = [field_path(at) for at, _ in places_of(cluster, name)]
+        deployment = _at_places(resolve(serving(cluster, name)), places)
+        plans.append(_plan(name, deployment, lower, plans, options))
     plans.sort(key=lambda plan: names.index(plan.name))
     _refuse(cluster, options, plans, moves_kv=cost.kv == "move")
     if cost.weights == "cached" and cost.fixed_s is None:
-        plans = _with_all_shards(plans, lower, options)
+        plans = _with_all_shards(cluster, plans, lower, options)
     if options.tiers is not None:
         plans = _with_tiers(plans, options.tiers)
     initial = names.index(first_layout(cluster))
     return plan_layouts(plans, initial, cluster.switch, cost, _decide(cluster))
 
 
-def _paths(deployment: "Deployment", places: list[str]) -> dict[str, str]:
-    """Of each instance, in order of their devices, by its path on the deployment's nodes."""
-    found = dict.fromkeys(group.field_path for group in deployment.groups)
-    return dict(zip(found, places, strict=True))
+def _at_places(deployment: "Deployment", places: list[str]) -> "Deployment":
+    """With the paths that instances have in the file, which are given in order of their devices."""
+    on_nodes = dict.fromkeys(group.field_path for group in deployment.groups)
+    place_of = dict(zip(on_nodes, places, strict=True))
+    groups = [replace(group, field_path=place_of[group.field_path]) for group in deployment.groups]
+    return replace(deployment, groups=tuple(groups))
 
 
 def _plan(
     name: str,
     deployment: "Deployment",
     lower: Lower,
-    paths: Mapping[str, str],
     before: "Sequence[LayoutPlan]",
     options: RunOptions,
 ) -> "LayoutPlan":
@@ -78,7 +80,7 @@ def _plan(
     elif network is None:
         contention = "fifo" if options.network == "congestion-aware" else "fair"
         network = cluster_network(deployment, contention, routes_of(deployment))
-    return LayoutPlan(name, deployment, lowered, paths, network)
+    return LayoutPlan(name, deployment, lowered, network)
 
 
 def _with_tiers(plans: "list[LayoutPlan]", options: "KvTierOptions") -> "list[LayoutPlan]":
@@ -113,12 +115,16 @@ def _decide(cluster: "ClusterModel") -> "Callable[[], Decision] | None":
 
 
 def _with_all_shards(
-    plans: "list[LayoutPlan]", lower: Lower, options: RunOptions
+    cluster: "ClusterModel", plans: "list[LayoutPlan]", lower: Lower, options: RunOptions
 ) -> "list[LayoutPlan]":
-    """Every device holds its shards of all layouts, which leaves less for KV."""
+    """Every device holds its shards of all layouts, which leaves less for KV.
+
+    Raises InfeasibleError where a device has no room for them.
+    """
     from llmsim.lowering.weight_shards import largest_shard
 
     shards = [largest_shard(plan) for plan in plans]
+    _check_room(cluster, plans, sum(shards))
     made: list[LayoutPlan] = []
     for plan, own in zip(plans, shards, strict=True):
         groups = []
@@ -127,33 +133,35 @@ def _with_all_shards(
             memory = replace(group.memory, capacity_bytes=group.memory.capacity_bytes - others)
             groups.append(replace(group, memory=memory))
         deployment = replace(plan.deployment, groups=tuple(groups))
-        made.append(_plan(plan.name, deployment, lower, plan.field_paths, made, options))
+        made.append(_plan(plan.name, deployment, lower, made, options))
     return made
+
+
+def _check_room(cluster: "ClusterModel", plans: "list[LayoutPlan]", shards_bytes: int) -> None:
+    group = plans[0].deployment.groups[0]
+    room_bytes = int(group.memory.capacity_bytes * group.engine.gpu_memory_utilization)
+    if shards_bytes >= room_bytes:
+        raise InfeasibleError(
+            f'{cluster.position(("reconfiguration", "weights"))} is "cached", but the shards of '
+            f"all {len(plans)} layouts take {shards_bytes / BYTES_PER_GIB:.2f} GiB of a device, of "
+            f"which gpu_memory_utilization leaves {room_bytes / BYTES_PER_GIB:.2f} GiB; say links "
+            "or host"
+        )
 
 
 def _refuse(
     cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]", *, moves_kv: bool
 ) -> None:
-    asked = any(
-        group.engine.endpoint is not None for plan in plans for group in plan.lowered.groups
-    )
     _refuse_unlike_models(cluster, plans)
     _refuse_unknown_nodes(cluster, options, plans)
     _refuse_several_hosts(cluster, plans)
     for is_so, what, remedy in (
-        (options.outside, "steps timed by another ASTRA-sim", "leave --network-backend out"),
-        (asked, "an endpoint of the API server", "leave endpoint out"),
         (
             moves_kv and _any_engine(plans, "sglang"),
             "the scheduler sglang and KV that moves",
             'set kv to "recompute" or "drop"',
         ),
         (_loads_fail(plans), "kv_load_failure_rate", "leave it out"),
-        (
-            any(plan.lowered.kv_offloading for plan in plans),
-            "kv_offloading_size",
-            "give --prefix-storage CPU instead",
-        ),
         (
             moves_kv and _attends_elsewhere(plans),
             "KV that moves and attention outside of the devices",
@@ -186,7 +194,7 @@ def _refuse_several_hosts(cluster: "ClusterModel", plans: "list[LayoutPlan]") ->
             last = first + group.num_devices - 1
             if lowered.offload is not None and each is not None and first // each != last // each:
                 raise InputError(
-                    f"{cluster.path}: {plan.field_paths[group.field_path]} has weights or "
+                    f"{cluster.path}: {group.field_path} has weights or "
                     f"operators outside of its devices, {first} to {last}, which are on several "
                     f"hosts of {each} devices; remove placement and operator_devices, or keep the "
                     "instance on one host"

@@ -412,8 +412,11 @@ def _settled(
     group = as_in_sglang(group, members_of(group, model), tiers=tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
-    if group.afd is not None:
-        group = with_rows_of_all(group, deployment, layout)
+    if group.afd is not None and group.afd.domain == "ffn":
+        attention = deployment.groups[group.afd.attention[0]]
+        card = load_hardware(located(attention.hardware, deployment.cluster_path))
+        served = _settled(attention, deployment, model, card, tiers=tiers)[0]
+        group = with_rows_of_all(group, served.engine, layout)
     return group, layout
 
 

@@ -16,8 +16,10 @@ from llmsim.core import PS_PER_S
 from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.group import placed_at
 from llmsim.lowering.kv.kv_transfer import shares_of
+from llmsim.lowering.kv.offloading import no_copies
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
+from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.network.topology import routes_of
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup
 from llmsim.lowering.weight_moves import (
@@ -38,8 +40,6 @@ class LayoutPlan:
     name: str
     deployment: Deployment
     lowered: LoweredDeployment
-    field_paths: Mapping[str, str]
-    """Of each instance in the cluster file, by its path on the nodes of `deployment`."""
     network: ClusterNetwork
     """With the same places in all layouts."""
     tiers: "_native.KvTiersConfig | None" = None
@@ -111,7 +111,13 @@ class LayoutPlans:
             places = [list(ranks) for ranks in first.network.devices]
             kv_transfers = _native.KvTransferConfig(how.push, how.layerwise, places)
         network = first.network if self.shares_links else None
-        return replace(first.lowered, network=network, kv_transfers=kv_transfers, layouts=self)
+        return replace(
+            first.lowered,
+            network=network,
+            kv_transfers=kv_transfers,
+            kv_offloading=tuple(self._kv_offloading(first)),
+            layouts=self,
+        )
 
     @property
     def moves_kv(self) -> bool:
@@ -123,22 +129,33 @@ class LayoutPlans:
         plan: LayoutPlan,
         groups: "list[_native.GroupSpec]",
         lockstep: "list[_native.LockstepSpec]",
+        contended: Sequence[ContendedDomain],
         moves: "KvMoves | None",
     ) -> "_native.LayoutSpec":
-        """A layout as the core makes groups of it."""
+        """A layout as the core makes groups of it; `contended` are those of its collectives that
+        slow each other.
+        """
         lowered = plan.lowered
         per_token = [-(-one.ledger.block_bytes // one.info.block_size) for one in lowered.groups]
         return _native.LayoutSpec(
             plan.name,
             groups,
             lockstep,
-            [domain.native() for domain in lowered.contended],
+            [domain.native() for domain in contended],
             plan.kv_transfers,
             plan.tiers,
             per_token,
             [one.info.num_devices for one in lowered.groups],
             [0] * len(groups) if moves is None else moves.of(plan),
+            self._kv_offloading(plan),
         )
+
+    def _kv_offloading(self, plan: LayoutPlan) -> "list[_native.OffloadingCopies]":
+        """How the KV of each group comes to host memory; none where no layout offloads any."""
+        if not any(one.lowered.kv_offloading for one in self.plans):
+            return []
+        nowhere = [no_copies() for _ in plan.lowered.groups]
+        return list(plan.lowered.kv_offloading) or nowhere
 
     def visits(self, simulation: "_native.Simulation") -> list[tuple[int, int]]:
         """(layout, its first group) of those that served so far, one after the other."""
@@ -151,18 +168,19 @@ class LayoutPlans:
         """
         first = self.plans[self.initial]
         groups, lowered, lockstep = [], [], []
+        copies: list[_native.OffloadingCopies] = []
         networks: list[ClusterNetwork | None] = []
         for layout, begin in visits:
             plan = self.plans[layout]
             for group, one in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
-                path = plan.field_paths.get(group.field_path, group.field_path)
-                placed = replace(group, index=begin + group.index, field_path=path)
+                placed = replace(group, index=begin + group.index)
                 if placed.afd is not None:
                     placed = replace(placed, afd=_moved(placed.afd, begin))
                 groups.append(placed)
                 lowered.append(placed_at(one, placed))
             network = self._numbered(plan, begin) if self.shares_links else None
             networks += [network] * len(plan.lowered.groups)
+            copies += self._kv_offloading(plan)
             lockstep += [
                 replace(one, groups=tuple(begin + index for index in one.groups))
                 for one in plan.lowered.lockstep_groups
@@ -181,6 +199,7 @@ class LayoutPlans:
             lockstep_groups=tuple(lockstep),
             accounting=account,
             network=first.network if self.shares_links else None,
+            kv_offloading=tuple(copies),
             layouts=self,
             networks=tuple(networks),
         )

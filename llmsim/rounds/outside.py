@@ -47,21 +47,35 @@ ALONE = ", and collectives of groups that share links do not slow each other"
 
 
 @dataclass
-class OutsideTimes:
-    """The times of a deployment's steps by a backend, and how many of them were new."""
+class Asked:
+    """What a backend was asked in a run, and what it said."""
 
-    deployment: LoweredDeployment
-    backend: Backend
     steps: int = 0
     runs: int = 0
     """Of the backend; other steps were known, from this run or from one before."""
     failure: str = ""
     """How the backend has failed, which has ended the run."""
-    _known: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    known: dict[str, list[int]] = field(default_factory=dict, repr=False)
+
+
+@dataclass
+class OutsideTimes:
+    """The times of a deployment's steps by a backend, and how many of them were new."""
+
+    deployment: LoweredDeployment
+    backend: Backend
+    asked: Asked = field(default_factory=Asked)
+    """By all layouts of a run."""
     _meshes: dict[int, FittedMesh] = field(default_factory=dict, repr=False)
     """By first member: of groups on topologies that network files do not describe."""
+    _layouts: tuple[OutsideTimes, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
+        layouts = self.deployment.layouts
+        if layouts is not None:
+            self._layouts = tuple(
+                OutsideTimes(plan.lowered, self.backend, self.asked) for plan in layouts.plans
+            )
         for group in self.deployment.groups:
             index = group.info.index
             _refuse(self.deployment, index)
@@ -69,6 +83,10 @@ class OutsideTimes:
             mesh = fitted_mesh(group) if switches_of(group) is None else None
             if mesh is not None:
                 self._meshes.setdefault(first, mesh)
+
+    def of_layout(self, layout: int) -> OutsideTimes:
+        """The times of a layout, whose groups have its own numbers."""
+        return self._layouts[layout]
 
     def of(self, group: int) -> StepTimer:
         """The callable for a group and those that run its steps with it."""
@@ -80,15 +98,15 @@ class OutsideTimes:
         identity = f"{self.backend.identity} {_identity(domain)} {network}"
 
         def longer_ps(items: Sequence[Items], step: int, proposed: Sequence[Proposed]) -> list[int]:
-            self.steps += 1
+            self.asked.steps += 1
             drafts = tuple(Drafts(*one) for one in proposed)
             key = _key(identity, domain, items, step, drafts)
-            found = self._known.get(key) or _load(key)
+            found = self.asked.known.get(key) or _load(key)
             if found is None or len(found) != len(members) * stages:
                 found = self._longer_ps(group, members, items, step, drafts)
-                self.runs += 1
+                self.asked.runs += 1
                 _store(key, found)
-            self._known[key] = found
+            self.asked.known[key] = found
             return found
 
         return longer_ps
@@ -96,23 +114,27 @@ class OutsideTimes:
     @property
     def use(self) -> BackendUse:
         """What the backend did, for the summary."""
-        return BackendUse(self.backend.name, self.steps, self.runs, self.failure)
+        asked = self.asked
+        return BackendUse(self.backend.name, asked.steps, asked.runs, asked.failure)
 
     @property
     def note(self) -> str:
         """A sentence about where the steps' times are from."""
-        share = self.runs / self.steps if self.steps else 0.0
+        steps, runs = self.asked.steps, self.asked.runs
+        share = runs / steps if steps else 0.0
+        contended = any(one.deployment.contended for one in (self, *self._layouts))
         return (
-            f"network backend {self.backend.name}: it timed {self.runs} of {self.steps} steps "
+            f"network backend {self.backend.name}: it timed {runs} of {steps} steps "
             f"({share:.0%}); the others were known"
-            f"{ALONE if self.deployment.contended else ''}"
+            f"{ALONE if contended else ''}"
             f"{''.join(f'; {said}' for said in self._assumed)}"
         )
 
     @property
     def _assumed(self) -> list[str]:
         """What the meshes of the groups assume, each sentence once."""
-        return list(dict.fromkeys(one.note for one in self._meshes.values()))
+        meshes = [mesh for one in (self, *self._layouts) for mesh in one._meshes.values()]
+        return list(dict.fromkeys(mesh.note for mesh in meshes))
 
     def _longer_ps(
         self,
@@ -139,8 +161,8 @@ class OutsideTimes:
             try:
                 ends_ps = self.backend.ends_ps(Path(name), graph.ranks)
             except ProgramFailed as error:
-                self.failure = error.sentence(self.backend.name, self.steps)
-                raise BackendFailed(self.failure) from None
+                self.asked.failure = error.sentence(self.backend.name, self.asked.steps)
+                raise BackendFailed(self.asked.failure) from None
         here_ps = graph.unit_ends_ps()
         share = graph.ranks // len(here_ps)
         there_ps = [max(ends_ps[at : at + share]) for at in range(0, graph.ranks, share)]

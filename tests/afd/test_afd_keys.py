@@ -102,8 +102,24 @@ CASES = {
         (attention(MODEL, 2), ffn(MODEL, 1, 2, enable_sequence_parallelism=True)),
         "is true, but false of the attention instances",
     ),
-    "context parallelism": (pair(decode_context_parallel_size=2), "with context parallelism"),
-    "weights elsewhere": (pair(placement={"blocks": []}), "outside of the devices"),
+    "context ranks": (pair(decode_context_parallel_size=2), "must be a multiple of 2 x num_key"),
+    "type of context ranks": (pair(decode_context_parallel_size="2"), 'parallel_size is "2"'),
+    "no context ranks": (pair(decode_context_parallel_size=0), "parallel_size is 0"),
+    "context ranks of an FFN": (
+        (attention(MODEL, 8), ffn(MODEL, 1, 8, decode_context_parallel_size=2)),
+        "keeps no KV that ranks could share",
+    ),
+    "tokens of prompts shared out": (
+        pair(prefill_context_parallel_size=2),
+        'only an instance with the pd_type "prefill" shares out',
+    ),
+    "weights elsewhere": (pair(placement={"blocks": []}), "outside of its devices, whose links"),
+    "operators elsewhere": (pair(operator_devices={"lm_head": "cpu"}), "give the attention more"),
+    "attention elsewhere": (pair(enable_attn_offloading=True), "outside of its devices"),
+    "experts elsewhere": (
+        (attention(MODEL), ffn(MODEL, placement={"default": {"weights": "cpu"}})),
+        "give the ffn more or larger devices",
+    ),
     "too large for the FFN's devices": (
         (attention("deepseek-ai/DeepSeek-V3"), ffn("deepseek-ai/DeepSeek-V3")),
         "does not fit",

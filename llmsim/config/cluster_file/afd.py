@@ -81,6 +81,7 @@ def _check_group(cluster: Cluster, members: list[Placed]) -> None:
     _require_one_model_and_depth(cluster, members)
     _require_one_split_of_rows(cluster, members)
     _require_drafts_of_attention(cluster, members)
+    _require_context_ranks_of_attention(cluster, members)
     for one in members:
         _refuse_what_does_not_run_yet(cluster, one)
 
@@ -163,6 +164,21 @@ def _require_drafts_of_attention(cluster: Cluster, members: list[Placed]) -> Non
             )
 
 
+def _require_context_ranks_of_attention(cluster: Cluster, members: list[Placed]) -> None:
+    """FFN instances keep no KV: InputError where they share it out and the attention does not."""
+    attention = next(own[0].engine for _, one, own in members if one.pd_type == "attention")
+    for location, one, own in members:
+        engine = own[0].engine
+        ranks = engine.decode_context_parallel_size
+        if one.pd_type == "ffn" and ranks not in (1, attention.decode_context_parallel_size):
+            key = engine.origin.get("decode_context_parallel_size", "its engine options")
+            raise InputError(
+                f"{cluster.position(location)}: decode_context_parallel_size ({key}) is {ranks}, "
+                f"but an FFN instance keeps no KV that ranks could share; give it to the attention "
+                f'instances of the afd_group "{one.afd_group}"'
+            )
+
+
 def _common(cluster: Cluster, members: list[Placed], key: str) -> Any:
     given = [(location, getattr(one, key)) for location, one, _ in members]
     given = [(location, value) for location, value in given if value is not None]
@@ -178,24 +194,15 @@ def _common(cluster: Cluster, members: list[Placed], key: str) -> Any:
 def _refuse_what_does_not_run_yet(cluster: Cluster, member: Placed) -> None:
     location, instance, own = member
     engine = own[0].engine
-    reasons = (
-        ("scheduler", engine.scheduler == INSTALLED, f"the scheduler {engine.scheduler}", VLLM),
-        (
-            "decode_context_parallel_size",
-            engine.decode_context_parallel_size > 1,
-            "context parallelism",
-            "1",
-        ),
-    )
-    for key, found, what, remedy in reasons:
-        if found:
-            raise NotYetError(
-                f'{cluster.position((*location, "pd_type"))} is "{instance.pd_type}" with {what} '
-                f"({engine.origin.get(key, key)}), which does not run in this version; set {key} "
-                f"to {remedy}"
-            )
-    if own[0].offloading != Offloading():
+    if engine.scheduler == INSTALLED:
         raise NotYetError(
+            f'{cluster.position((*location, "pd_type"))} is "{instance.pd_type}" with the '
+            f"scheduler {engine.scheduler} ({engine.origin.get('scheduler', 'scheduler')}), which "
+            f"does not run in this version; set scheduler to {VLLM}"
+        )
+    if replace(own[0].offloading, local_reads=False) != Offloading():
+        raise InputError(
             f'{cluster.position((*location, "pd_type"))} is "{instance.pd_type}" with weights or '
-            "operators outside of the devices, which does not run in this version; remove one"
+            "operators outside of its devices, whose links would pace every lane; remove them, "
+            f"and give the {instance.pd_type} more or larger devices"
         )

@@ -106,7 +106,8 @@ def one_domain(keys: "LayoutKeys") -> "ParallelLayout":
         raise broken_rule(
             "prefill_context_parallel_size",
             f'is {keys.prefill_context_parallel_size}, but pd_type is "{keys.pd_type}"; it must '
-            "be 1 there",
+            'be 1 there, as only an instance with the pd_type "prefill" shares out tokens of '
+            "prompts",
         )
     return _attention_alone(keys) if keys.pd_type == "attention" else _ffn_alone(keys)
 

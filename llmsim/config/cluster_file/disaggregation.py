@@ -9,6 +9,7 @@ from llmsim.config.errors import InputError
 
 MODES = ("pull", "push")
 TRANSFERS = ("whole", "layerwise")
+HANDS_OVER = ("prefill", "decode")
 
 
 def resolve_disaggregation(
@@ -30,7 +31,7 @@ def resolve_disaggregation(
     _check_roles(cluster, groups)
     if not any(group.pd_type for group in groups):
         for option, value in (("--kv-transfer", transfer), ("--kv-transfer-mode", mode)):
-            if value is not None:
+            if value is not None and not _some_layout_hands_over(cluster):
                 raise InputError(
                     f"{option} {value}: no instance of {cluster.path} has a pd_type, so no KV is "
                     "handed over; "
@@ -51,6 +52,12 @@ def resolve_disaggregation(
     )
     default = "push" if layerwise or reserves_first else "pull"
     return Disaggregation(layerwise=layerwise, push=(given or default) == "push")
+
+
+def _some_layout_hands_over(cluster: Cluster) -> bool:
+    """Whether any layout of the file has roles: options hold for all layouts."""
+    layouts = cluster.layouts or {}
+    return any(one.pd_type in HANDS_OVER for instances in layouts.values() for one in instances)
 
 
 def _check_roles(cluster: Cluster, groups: tuple[Group, ...]) -> None:

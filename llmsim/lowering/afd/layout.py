@@ -24,15 +24,17 @@ def afd_layout(group: Group, model: ModelConfig, stages: tuple[int, ...]) -> Lay
     role = group.afd
     assert role is not None, "the caller looked"
     _refuse_what_does_not_run_yet(model)
+    attends = role.domain == "attention"
     layout = Layout(
         group.tp,
         stage_layers=stages,
-        sequence_parallel=role.domain == "attention" and group.engine.enable_sequence_parallelism,
+        sequence_parallel=attends and group.engine.enable_sequence_parallelism,
+        decode_context=group.engine.decode_context_parallel_size if attends else 1,
         exchange=group.engine.all2all_backend,
         domain=_domain(role),
         routed_rows=role.dispatch == "routed" and model.num_moe_layers > 0,
     )
-    return layout if role.domain == "attention" else _ffn_layout(group, role, model, layout)
+    return layout if attends else _ffn_layout(group, role, model, layout)
 
 
 def _domain(role: AfdRole) -> Domain:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from llmsim.config import Deployment, Group
+from llmsim.config import EngineArgs, Group
 from llmsim.costs import CompiledCosts, CostRequest
 from llmsim.costs.sources.silicon.auxiliary_kernels import EXPERT_CHOICE
 from llmsim.lowering.afd.layout import columns_of
@@ -10,27 +10,26 @@ from llmsim.lowering.overlap import most_tokens
 from llmsim.model import Attention, Dtypes, Layout, ModelConfig, Operator, operators
 
 
-def with_rows_of_all(group: Group, deployment: Deployment, layout: Layout) -> Group:
+def with_rows_of_all(group: Group, attention: EngineArgs, layout: Layout) -> Group:
     """An FFN group with the token budget of one of its columns: the largest batches of all
     attention groups, dealt evenly. Its steps have no host of their own between them, and it has as
-    many batches in flight as they.
+    many batches in flight as they. `attention` is the engine of one of them, settled.
     """
     role = group.afd
     assert role is not None, "the caller looked"
-    if role.domain == "attention":
-        return group
-    first = deployment.groups[role.attention[0]].engine
-    most = max(most_tokens(first), *first.cuda_graph_sizes, 1)
+    most = max(most_tokens(attention), *attention.cuda_graph_sizes, 1)
     columns = len(role.ffn) * columns_of(group, layout)
     rows = -(-most * len(role.attention) // columns)
     engine = replace(
         group.engine,
         max_num_batched_tokens=max(rows, *group.engine.cuda_graph_sizes, 1),
-        max_num_seqs=first.max_num_seqs,
-        max_model_len=first.max_model_len,
-        async_scheduling=first.async_scheduling,
-        use_v2_model_runner=first.use_v2_model_runner,
-        pipeline_extra_batches=first.pipeline_extra_batches,
+        max_num_seqs=attention.max_num_seqs,
+        max_model_len=attention.max_model_len,
+        scheduler=attention.scheduler,
+        scheduler_parameters=attention.scheduler_parameters,
+        async_scheduling=attention.async_scheduling,
+        use_v2_model_runner=attention.use_v2_model_runner,
+        pipeline_extra_batches=attention.pipeline_extra_batches,
         host_gap_ps=0,
         speculation=None,
     )

@@ -108,7 +108,7 @@ def offloading_copies(
     copies = []
     for place, group in zip(deployment.groups, groups, strict=True):
         if place.engine.kv_offloading_size is None:
-            copies.append(_native.OffloadingCopies([], 0, [], []))
+            copies.append(no_copies())
             continue
         if group.offload is not None and group.offload.kv_bytes is not None:
             raise InputError(
@@ -121,6 +121,11 @@ def offloading_copies(
         ranks = list(network.devices[place.index])
         copies.append(_native.OffloadingCopies(ranks, host, sizes, stored))
     return tuple(copies)
+
+
+def no_copies() -> "_native.OffloadingCopies":
+    """Of a group that offloads nothing."""
+    return _native.OffloadingCopies([], 0, [], [])
 
 
 def _stored(model: ModelConfig, layout: Layout, sizes: Sequence[int]) -> list[int]:
@@ -145,8 +150,8 @@ def _check_memories(deployment: Deployment, groups: Sequence["LoweredGroup"]) ->
         memory = deployment.nodes[node].host_memory
         if memory is None:
             raise InputError(
-                f"{deployment.cluster_path}: {OPTION} is given, but nodes[{node}] has no cpu_mem, "
-                "which holds the KV; give it one"
+                f"{deployment.cluster_path}: {OPTION} is given, but nodes[{node}], or the node "
+                "of layouts, has no cpu_mem, which holds the KV; give it one"
             )
         room = memory.capacity_bytes - weights.get((node, HOST), 0)
         if wanted > room:

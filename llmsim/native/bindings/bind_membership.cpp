@@ -96,13 +96,14 @@ void bind_layouts(nb::module_& m) {
              std::vector<LockstepSpec> lockstep, std::vector<ContentionSpec> contention,
              const KvTransferConfig* kv_transfer, const KvTiersConfig* kv_tiers,
              std::vector<std::int64_t> kv_bytes_per_token, std::vector<std::int64_t> devices,
-             std::vector<std::int32_t> kinds) {
+             std::vector<std::int32_t> kinds, std::vector<GroupCopiesConfig> kv_offloading) {
             new (spec) LayoutSpec{std::move(name),
                                   std::move(groups),
                                   std::move(lockstep),
                                   std::move(contention),
                                   kv_transfer == nullptr ? KvTransferConfig{} : *kv_transfer,
                                   {},
+                                  std::move(kv_offloading),
                                   std::move(kv_bytes_per_token),
                                   std::move(devices),
                                   std::move(kinds)};
@@ -110,9 +111,11 @@ void bind_layouts(nb::module_& m) {
           },
           "name"_a, "groups"_a, "lockstep"_a, "contention"_a, "kv_transfer"_a.none(),
           "kv_tiers"_a.none(), "kv_bytes_per_token"_a, "devices"_a, "kinds"_a,
+          "kv_offloading"_a = nb::list(),
           "Groups are numbered from the layout's first one. kv_transfer: the places of all ranks, "
           "and routes. kv_tiers: whose groups are these. kv_bytes_per_token: of each device of a "
-          "group. devices: of a group. kinds: of groups between which KV moves alike.");
+          "group. devices: of a group. kinds: of groups between which KV moves alike. "
+          "kv_offloading: how the KV of each group comes to host memory.");
   nb::class_<LayoutsConfig>(m, "LayoutsConfig", "Layouts of the same devices, and when to switch.")
       .def(
           "__init__",

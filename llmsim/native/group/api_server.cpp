@@ -1,5 +1,6 @@
 #include "group/api_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "group/group.h"
@@ -16,6 +17,11 @@ void ApiServer::stream(StepAnswers answers, Ps now) {
   waiting_.work += config_.chunk * static_cast<Ps>(answers.items.size());
   waiting_.answers.push_back(std::move(answers));
   if (!busy_) begin_round(now);
+}
+
+bool ApiServer::tokenizes(RequestId request) const {
+  return std::ranges::find(round_.prompts, request) != round_.prompts.end() ||
+         std::ranges::find(waiting_.prompts, request) != waiting_.prompts.end();
 }
 
 void ApiServer::begin_round(Ps now) {

@@ -40,6 +40,10 @@ class ApiServer final : public Entity {
 
   void on_event(Ps now, Phase phase, std::uint32_t argument) override;
 
+  // Whether the request's prompt is here.
+  bool tokenizes(RequestId request) const;
+  // Whether tokens of answers are on their way to clients.
+  bool streams() const { return !round_.answers.empty() || !waiting_.answers.empty(); }
   // Its engine stops: requests that it has not seen are handed over, and answers go out at once.
   std::vector<RequestId> close(Ps now);
   // Requests whose prompts or answers are here.

@@ -68,7 +68,8 @@ bool Group::can_ever_run(RequestId request) const {
 
 void Group::receive(RequestId request, Ps now) {
   log_.group[request] = static_cast<std::int16_t>(config_.index);
-  if (log_.queued[request] == kNever) log_.queued[request] = now + latency_of(request);
+  const bool is_new = log_.queued[request] == kNever;
+  if (is_new) log_.queued[request] = now + latency_of(request);
   const Ps seen = std::max(now, log_.queued[request]);
   if (!can_ever_run(request)) {
     sequences_[request].status = static_cast<std::uint8_t>(Status::kRejected);
@@ -80,13 +81,16 @@ void Group::receive(RequestId request, Ps now) {
   ++outstanding_;
   if (api_servers_.empty())
     return insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
-  log_.queued[request] = kNever;
+  if (is_new) log_.queued[request] = kNever;
   api_servers_[process_of(request)]->tokenize(request, sequences_[request].prompt_tokens, now);
 }
 
+// A request that another group had before keeps the time when the first engine saw it, and is not
+// tokenised anew for those who ask what its first step waited for.
 void Group::tokenized(RequestId request, Ps now) {
-  log_.tokenized[request] = now;
-  const Ps seen = log_.queued[request] = now + latency_of(request);
+  const Ps seen = now + latency_of(request);
+  if (log_.scheduled[request] == kNever) log_.tokenized[request] = now;
+  if (log_.queued[request] == kNever) log_.queued[request] = seen;
   insert_by_time(inbox_, {seen, request});
   const auto gone = std::ranges::find(left_early_, request);
   if (gone != left_early_.end()) {
@@ -121,6 +125,11 @@ void Group::streamed(std::size_t process, const StepAnswers& answers, Ps now) {
   }
   for (const RequestId request : answers.finished) log_.last_streamed[request] = now;
   completion_->step_done(answers.finished, answers.items, now);
+  if (step_ends_ != nullptr) step_ends_->step_ended(now);
+}
+
+bool Group::streams() const {
+  return std::ranges::any_of(api_servers_, [](const auto& server) { return server->streams(); });
 }
 
 void Group::close_api_servers(Ps now) {
@@ -176,7 +185,8 @@ void Group::mark_referred(std::vector<bool>& requests) const {
 }
 
 void Group::abort(RequestId request, Ps now) {
-  if (log_.queued[request] == kNever) return left_early_.push_back(request);
+  const bool reads = !api_servers_.empty() && api_servers_[process_of(request)]->tokenizes(request);
+  if (reads) return left_early_.push_back(request);
   insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
 }
 

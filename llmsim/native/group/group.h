@@ -153,11 +153,11 @@ class Group final : public Entity, public StepSink {
     schedule_now(now);
   }
   bool paused() const { return paused_; }
-  // Whether no step is in flight, nor built and waiting to begin.
-  bool quiet() const { return idle() && !has_offer_ && !gated_; }
+  // Whether no step is in flight, nor built and waiting to begin, and clients have all tokens.
+  bool quiet() const { return idle() && !has_offer_ && !gated_ && !streams(); }
   // Tokens whose KV it holds for the request.
   std::int32_t kv_tokens(RequestId request) const { return sequences_[request].num_computed; }
-  // Who hears of the ends of its steps; null: nobody.
+  // Who hears of the ends of its steps, and of its API server's answers; null: nobody.
   void report_steps_to(StepEnds* listener) { step_ends_ = listener; }
 
   // What a group that stopped at once had done for nothing; counted among its counters until then.
@@ -316,6 +316,8 @@ class Group final : public Entity, public StepSink {
   }
   std::size_t process_of(RequestId request) const { return at(request) % api_servers_.size(); }
   void answer_clients(Ps now);
+  // Whether tokens of answers are on their way to clients.
+  bool streams() const;
   void close_api_servers(Ps now);
   void cut_steps(Ps now);
   void on_step_done(Ps now);

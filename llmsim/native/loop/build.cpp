@@ -147,11 +147,13 @@ void Simulation::build_offloading(const std::vector<GroupCopiesConfig>& groups) 
     mover.wake_if_idle(now());
   };
   offloading_copies_ = std::make_unique<OffloadingCopies>(*network_, std::move(callbacks));
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    offloading_copies_->add_group(groups[i]);
-    GroupCopies* copies = offloading_copies_->of(static_cast<std::int32_t>(i));
-    if (copies != nullptr) groups_[i]->use_copies(*copies);
-  }
+  for (std::size_t i = 0; i < groups.size(); ++i) use_copies(*groups_[i], groups[i]);
+}
+
+void Simulation::use_copies(Group& group, const GroupCopiesConfig& config) {
+  offloading_copies_->add_group(config);
+  GroupCopies* copies = offloading_copies_->of(group.config().index);
+  if (copies != nullptr) group.use_copies(*copies);
 }
 
 void Simulation::build_contention(const ContentionSpec& spec) {

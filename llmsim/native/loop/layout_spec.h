@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kv/kv_tiers.h"
+#include "kv/offloading/copies.h"
 #include "loop/group_spec.h"
 
 namespace llmsim {
@@ -19,7 +20,8 @@ struct LayoutSpec {
   // Its places are those of all groups' ranks; routes lead between those that compute prompts and
   // those that answer.
   KvTransferConfig kv_transfer;
-  std::vector<GroupTiersConfig> tiers;  // by group; none: there are no tiers
+  std::vector<GroupTiersConfig> tiers;        // by group; none: there are no tiers
+  std::vector<GroupCopiesConfig> offloading;  // by group; none: no group of any layout offloads KV
   // By group: bytes of KV that each of its devices holds per token, how many devices there are, and
   // the kind of group between which KV moves alike.
   std::vector<std::int64_t> kv_bytes_per_token, devices;

@@ -59,6 +59,7 @@ std::int32_t Simulation::add_layout(const LayoutSpec& layout) {
       kv_tiers_->add_group(layout.tiers[i]);
       use_tiers(group);
     }
+    if (offloading_copies_) use_copies(group, layout.offloading[i]);
     connect(group);
     frontend_->router().group_added(group);
     if (kv_transfers_) kv_transfers_->router().group_added(group);
@@ -171,8 +172,8 @@ void Simulation::place(const Displaced& displaced, bool with_kv) {
   frontend_->hold(false);
   for (std::size_t i = 0; i < displaced.requests.size(); ++i) {
     const RequestId request = displaced.requests[i];
-    const bool seen =
-        log_.queued[request] != kNever || (prompts_ && prompts_->log.queued[request] != kNever);
+    const bool seen = log_.queued[request] != kNever || !log_.tokenized.empty() ||
+                      (prompts_ && prompts_->log.queued[request] != kNever);
     log_.moved(request, seen ? now() : sequences_[request].arrival, now());
     if (with_kv) {
       Sequence& s = sequences_[request];

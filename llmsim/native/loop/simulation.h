@@ -108,6 +108,7 @@ class Simulation final : private Membership {
   // Gives the group what notes its times, as far as the observers ask for it.
   void watch(Group& group);
   void build_offloading(const std::vector<GroupCopiesConfig>& groups);
+  void use_copies(Group& group, const GroupCopiesConfig& config);
   RouterContext router_context(bool decode_side) const;
   void build_frontend(const FrontendConfig& config);
   void build_kv_transfers(const KvTransferConfig& config, const RouterMaker& make_router);

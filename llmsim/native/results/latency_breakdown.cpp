@@ -65,7 +65,8 @@ class Walk {
       blame_.abandoned[id] =
           dropped - (runs.empty() ? log_.scheduled[id] : t.end(runs.back().last));
     if (!runs.empty()) answer(id, t, runs, losses);
-    if (!runs.empty() && dropped == kNever) streamed(id, t, runs);
+    if (runs.empty() || dropped != kNever) return;
+    streamed(id, t.end(span_ == BlamedSpan::FirstToken ? runs.front().first : runs.back().last));
   }
 
   // Of a request that switches of layouts moved from group to group.
@@ -95,6 +96,7 @@ class Walk {
       const auto group = static_cast<std::int16_t>(handed_over->prefill_group);
       until_decoded(id, clock, prompts_->losses.of(id, group), *handed_over);
     } else {
+      if (!log_.tokenized.empty()) frontend(id, clock.until(log_.tokenized[id]));
       blame_.api[id] += clock.until(log.queued[id]);
       queued(id, log, clock);
     }
@@ -111,11 +113,18 @@ class Walk {
         lost_before(stay.front().first);
         blame_.reconfigure[id] += t.end(static_cast<std::size_t>(stay.front().first)) - last;
       }
-      if (span_ == BlamedSpan::FirstToken) return;
+      if (span_ == BlamedSpan::FirstToken) {
+        if (one.dropped == kNever) streamed(id, t.end(stay.front().first));
+        return;
+      }
       tokens(id, t, stay);
       last = t.end(static_cast<std::size_t>(stay.back().last));
     }
-    if (one.dropped != kNever) blame_.abandoned[id] += one.dropped - last;
+    if (one.dropped != kNever) {
+      blame_.abandoned[id] += one.dropped - last;
+    } else {
+      streamed(id, last);
+    }
   }
 
   // Of requests whose prompts other groups compute.
@@ -228,11 +237,10 @@ class Walk {
   }
 
   // From the end of the step that gave the last token of the span until the client had it.
-  void streamed(RequestId id, const StepSums& t, std::span<const RequestLog::Run> runs) {
+  void streamed(RequestId id, Ps step_end) {
     const bool first = span_ == BlamedSpan::FirstToken;
     const std::vector<Ps>& sent = first ? log_.first_streamed : log_.last_streamed;
-    if (sent.empty() || sent[id] == kNever) return;
-    frontend(id, sent[id] - t.end(first ? runs.front().first : runs.back().last));
+    if (!sent.empty() && sent[id] != kNever) frontend(id, sent[id] - step_end);
   }
 
   // From being seen by a group until it was scheduled.
