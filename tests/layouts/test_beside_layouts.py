@@ -128,21 +128,23 @@ def test_the_drain_ends_when_clients_have_all_tokens() -> None:
         assert result.summary["completed"] == 40
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     whens=st.lists(WHENS, min_size=1, max_size=3),
     kv=st.sampled_from(["move", "recompute", "drop"]),
     chunk_ns=st.sampled_from([0, 40_000, 900_000]),
+    request_ns=st.sampled_from([0, 2_000_000, 20_000_000]),
     processes=st.integers(1, 3),
-    timeout=st.sampled_from([None, 0.05]),
+    timeout=st.sampled_from([None, 0.05, 0.1]),
 )
 def test_nothing_is_lost_in_api_servers(
-    whens: Any, kv: str, chunk_ns: int, processes: int, timeout: float | None
+    whens: Any, kv: str, chunk_ns: int, request_ns: int, processes: int, timeout: float | None
 ) -> None:
+    """With clients that give up while their prompts wait for a process."""
     given_up = {} if timeout is None else {"request_timeout": timeout}
     engine = {
         **{"endpoint": "chat", "api_server_count": processes},
-        **{"api_chunk_ns": chunk_ns, "api_request_ns": 2_000_000},
+        **{"api_chunk_ns": chunk_ns, "api_request_ns": request_ns},
     }
     result = run(cluster(*whens, reconfiguration={"kv": kv}, engine=engine), **given_up)
     summary = result.summary
@@ -191,6 +193,16 @@ def test_one_layout_offloads() -> None:
         fields = cluster({"at_s": at_s}, first=first, second=second, node=NODE)
         result = run(fields, SESSIONS, max_num_batched_tokens=512, **small)
         assert ("kv_offloading" in result.summary) == stores
+
+
+def test_clients_that_leave_before_their_prompts_are_read() -> None:
+    """A process takes 20 ms for a prompt, so that many wait at a switch, and clients wait 0.1 s."""
+    engine = {"endpoint": "chat", "api_server_count": 1, "api_request_ns": 20_000_000}
+    whens = ({"at_s": 0.05}, {"at_s": 0.2})
+    for kv in ("move", "recompute", "drop"):
+        fields = cluster(*whens, reconfiguration={"kv": kv}, engine=engine)
+        summary = run(fields, request_timeout=0.1).summary
+        assert summary["completed"] + summary["cancelled"] == 40
 
 
 def test_host_memory_is_somewhere() -> None:

@@ -135,6 +135,10 @@ bool Group::streams() const {
 void Group::close_api_servers(Ps now) {
   for (const auto& server : api_servers_)
     for (const RequestId request : server->close(now)) scheduler_->add(request);
+  for (const RequestId request : left_early_) {
+    if (log_.queued[request] == kNever) log_.queued[request] = now;
+    insert_by_time(aborts_, {now, request});
+  }
   left_early_.clear();
 }
 
