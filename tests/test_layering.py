@@ -22,6 +22,7 @@ LAYERS = [
     {"config"},
     {"core", "exact", "native_build"},
     {"columns"},
+    {"quick_dataclass"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, nearest
+from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel
@@ -55,8 +55,8 @@ class Cluster:
     @classmethod
     def build(
         cls,
-        model: str,
-        device: str,
+        model: str = "",
+        device: str = "",
         *,
         tp: int = 1,
         pp: int = 1,
@@ -69,6 +69,7 @@ class Cluster:
         devices_per_node: int = 8,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
+        **others: Any,
     ) -> Self:
         """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device; or
         `attention` and `ffn` instances that run their halves of every layer, with `prefill` ones
@@ -77,8 +78,10 @@ class Cluster:
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
         its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size` and
         `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. Raises InputError where the
-        model cannot be split so, or where a role lacks its counterpart.
+        model cannot be split so, where a role lacks its counterpart, and for a name that is none
+        of these.
         """
+        _refuse_others(others)
         roles = _roles(instances, prefill, decode, attention, ffn)
         tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
@@ -112,6 +115,39 @@ class Cluster:
         from llmsim.config import parse_cluster
 
         return parse_cluster(self.text, self.name)
+
+
+_CALLED_HERE = {
+    "data_parallel_size": "instances",
+    "dp": "instances",
+    "replicas": "instances",
+    "num_instances": "instances",
+    "expert_parallel_size": "ep",
+    "ep_size": "ep",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "model_name": "model",
+    "hardware": "device",
+    "gpu": "device",
+    "gpu_type": "device",
+    "num_prefill": "prefill",
+    "num_decode": "decode",
+    "gpus_per_node": "devices_per_node",
+}
+"""Words of other tools for an argument of `Cluster.build`; spelling alone would not find them."""
+_BUILD = (
+    *("model", "device", "tp", "pp", "ep", "instances", "prefill", "decode", "attention", "ffn"),
+    *("devices_per_node", "tensor_parallel_size", "pipeline_parallel_size"),
+)
+
+
+def _refuse_others(others: Mapping[str, Any]) -> None:
+    """Raises InputError for a name that `Cluster.build` does not have."""
+    for name, value in others.items():
+        ours = _CALLED_HERE.get(name)
+        named = f'; it is called "{ours}" here' if ours else nearest(name, _BUILD)
+        hint = named or f"; it takes {', '.join(_BUILD)}, and `Cluster.of` every key of a file"
+        raise InputError(f"{name} is no option of Cluster.build{hint}", field=name, value=value)
 
 
 def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) -> list[str | None]:
@@ -168,6 +204,10 @@ def _check_counts(counts: Mapping[str, Any], least: int) -> None:
 def _check_names(names: Mapping[str, Any]) -> None:
     """Raises InputError for a value that is neither a text nor a path."""
     for name, value in names.items():
+        if value == "":
+            raise InputError(
+                f"{name} is missing; give a name, or the path of a file", field=name, value=value
+            )
         if not isinstance(value, str | PathLike):
             raise InputError(
                 f"{name} is {type(value).__name__}; give a name, or the path of a file",

@@ -144,8 +144,19 @@ def _refused(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
         else ""
     )
     return f'{_name(error.param, given)} is "{shown}"; ' + (
-        f"it must be {expected}" if must else reason
+        f"it must be {expected}{_unit(str(error.param.name))}" if must else reason
     )
+
+
+def _unit(name: str) -> str:
+    """`, in` and the unit of an engine option whose number has one."""
+    from llmsim.config.engine.options import command_line_options
+    from llmsim.config.schema import schema_at, shared_schema
+
+    if name not in command_line_options():
+        return ""
+    unit = schema_at(shared_schema(), ("engine", name)).get("unit")
+    return f", in {unit}" if unit else ""
 
 
 def _name(parameter: Any, given: Sequence[str] = ()) -> str:

@@ -3,7 +3,8 @@
 import difflib
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from llmsim.quick_dataclass import dataclass
 
 
 class LlmsimError(Exception):

@@ -12,7 +12,9 @@ class Section(BaseModel):
     1, "1" is not 1).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 def _unit(text: str) -> dict[str, Any]:

@@ -301,6 +301,8 @@ def _command_line(overrides: EngineOverrides) -> Given:
         return f"--{option.replace('_', '-')}"
 
     data = dict(overrides.given)
+    if not data:
+        return Given(COMMAND_LINE, None, {}, position)
     try:
         options = EngineOptions.model_validate(data)
     except ValidationError as error:

@@ -5,13 +5,14 @@ come.
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
 from llmsim.core import Workload
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.keeper import Keeper
+from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.vllm_live import LiveRequest
 
 LONGEST_LINE = 1 << 22

@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
+
+from llmsim.quick_dataclass import dataclass
 
 SILICON = "aiconfigurator-core"
 SILICON_VERSION = "0.12.0"

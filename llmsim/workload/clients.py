@@ -1,12 +1,13 @@
 """What clients do besides asking: give up after a time, and take turns in a closed loop."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_S, Clients, Workload
+from llmsim.quick_dataclass import dataclass
 from llmsim.workload.limits import MAX_TIME_NS
 
 _STREAM = 7_701

@@ -1,5 +1,6 @@
 """`llmsim.run` gives what the command line gives, for paths, tables and objects."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -105,6 +106,37 @@ def test_a_built_cluster_serves_on_as_many_devices() -> None:
     assert run(cluster=apart).summary["kv_transfer"]
     with pytest.raises(llmsim.InputError, match="prefill is 1 and decode is 0; give both"):
         llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"device": "H100", "data_parallel_size": 2},
+            'data_parallel_size is no option of Cluster.build; it is called "instances" here',
+        ),
+        ({"gpu": "H100"}, 'gpu is no option of Cluster.build; it is called "device" here'),
+        (
+            {"device": "H100", "instance": 2},
+            'instance is no option of Cluster.build (did you mean "instances"?)',
+        ),
+        ({}, "device is missing; give a name, or the path of a file"),
+    ],
+)
+def test_words_that_build_does_not_have_are_named(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(llmsim.InputError) as caught:
+        llmsim.Cluster.build("Qwen/Qwen3-8B", **given)
+    assert str(caught.value) == sentence
+    assert caught.value.field == next((name for name in given if name != "device"), "device")
+
+
+def test_build_lists_what_it_takes_where_no_name_is_near() -> None:
+    from llmsim.api.cluster import _BUILD, _CALLED_HERE
+
+    takes = set(inspect.signature(llmsim.Cluster.build).parameters) - {"others"}
+    assert set(_BUILD) == takes
+    assert set(_CALLED_HERE.values()) <= takes
+    assert not set(_CALLED_HERE) & takes
 
 
 def test_equal_clusters_are_compiled_once_while_their_files_last(

@@ -195,6 +195,15 @@ def test_programs_beside_the_package_say_it_alike(
     )
 
 
+def test_a_number_with_a_unit_is_told_the_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--cluster-config", "a.json", "--dataset", "b"]
+    assert main([*words, "--kv-offloading-size", "64GiB"]) == 2
+    sentence = '--kv-offloading-size is "64GiB"; it must be a number, in GB of 2^30 bytes '
+    assert sentence in capsys.readouterr().err
+    assert main([*words, "--seed", "x"]) == 2
+    assert '--seed is "x"; it must be an integer (' in capsys.readouterr().err
+
+
 def test_all_programs_beside_the_package_use_that_parser() -> None:
     found = [
         str(path.relative_to(ROOT))

@@ -79,6 +79,35 @@ def test_several_seeds_judge_throughput_too() -> None:
     assert differences(pairs[:1])["duration"].significant is None
 
 
+@pytest.mark.parametrize("change", [-0.9, -0.3, 1.5])
+def test_intervals_hold_the_change_as_often_as_they_say(change: float) -> None:
+    """The wide noise of the runs would take a symmetric interval below -100 %."""
+    names = ("mean_ttft_ms", "median_ttft_ms", "p90_ttft_ms")
+    found = [differences([made_pair(seed, change, 2.0)], alpha=0.1) for seed in range(60)]
+    ends = [one[name].ci or (0.0, 0.0) for one in found for name in names]
+    assert all(-100 < low < high for low, high in ends)
+    inside = [low <= 100 * change <= high for low, high in ends]
+    assert 0.80 <= np.mean(inside) <= 0.97  # 0.9 expected of 60 independent pairs
+
+
+def test_few_seeds_with_much_noise_stay_above_minus_100_percent() -> None:
+    pairs = [made_pair(seed, -0.5, 6.0) for seed in range(3)]
+    for alpha in (0.05, 1e-9):
+        for one in differences(pairs, alpha).values():
+            low, high = one.ci or (0.0, 0.0)
+            assert -100 <= low <= (one.delta_pct or 0.0) <= high < float("inf")
+
+
+def test_times_of_zero_have_an_interval_too() -> None:
+    pair = made_pair(1, 0.0, 0.0)
+    before, after = pair.real, pair.simulated
+    ends = recording(np.where(np.arange(400) < 390, 0.0, 0.05), after.latency_s)
+    found = differences([Pairs(before, ends, ())])
+    assert found["median_ttft_ms"].delta_pct == -100
+    low, high = found["p99_ttft_ms"].ci or (0.0, 0.0)
+    assert -100 <= low < high
+
+
 def test_equal_runs_do_not_differ() -> None:
     one = made_pair(1, 0.0, 0.0)
     for difference in differences([one]).values():

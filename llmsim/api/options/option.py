@@ -1,6 +1,6 @@
 """The declaration of an option: its names on the command line, and its text under a heading."""
 
-from dataclasses import dataclass
+from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

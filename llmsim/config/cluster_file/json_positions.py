@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from llmsim.quick_dataclass import dataclass
 
 Location = tuple[str | int, ...]
 """Keys and list indices from the root, as in ("nodes", 0, "link_bw")."""

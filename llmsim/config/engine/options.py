@@ -3,7 +3,6 @@ vLLM's names.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,6 +21,7 @@ from llmsim.config.fields import (
     Tokens,
     Utilization,
 )
+from llmsim.quick_dataclass import dataclass
 
 DTYPES = {
     "auto": "auto",

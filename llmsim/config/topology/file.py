@@ -14,7 +14,6 @@ A file has one of three forms:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +27,7 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.topology.presets import GENERATORS, Network
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
 from llmsim.presets import PRESETS_DIR
+from llmsim.quick_dataclass import dataclass
 
 PRESETS = PRESETS_DIR / "topologies"
 
@@ -38,7 +38,7 @@ NotNegative = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class DimensionEntry(_Strict):

@@ -3,12 +3,13 @@ kinds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
+from llmsim.quick_dataclass import dataclass
 
 Count = Annotated[int, Field(ge=1, le=65_536)]
 Speed = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
@@ -53,7 +54,7 @@ class _Sketch:
 
 
 class _Parameters(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class Rails(_Parameters):

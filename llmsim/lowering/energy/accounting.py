@@ -3,7 +3,7 @@ after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from llmsim.power import (
     account,
     traffic_table,
 )
+from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.energy.stays import Stay

@@ -4,7 +4,6 @@ attend in memory, operators on the node's processors.
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from llmsim.lowering.offload.weight_streaming import (
 )
 from llmsim.model import Dtypes, Elsewhere, Layout, ModelConfig, Operator
 from llmsim.power.traffic import weight_bytes as bytes_touched
+from llmsim.quick_dataclass import dataclass
 
 INTERLEAVING = {
     "never": _native.Interleaving.NEVER,

@@ -5,9 +5,10 @@ gives a bundle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llmsim.model import Attention, Moe, Operator
+from llmsim.quick_dataclass import dataclass
 
 Shape = tuple[int, ...]
 

@@ -4,17 +4,18 @@ One pair of runs is tested by its request pairs: a circular block bootstrap (D. 
 J. P. Romano, 1992) over the requests in order of arrival, with blocks of 2 sqrt(n) requests, since
 requests that queue together share their fate. Its standard error rests on few blocks, and that of a
 percentile on the requests beyond it: Student's t has as many degrees of freedom, less one. Several
-pairs, one per seed, are tested by Student's t over the pairs. Holm's procedure (S. Holm, 1979)
-keeps the chance of any false alarm over all metrics at `alpha`.
+pairs, one per seed, are tested by Student's t over the pairs. Both test the logarithm of B / A: the
+metrics are positive, and an interval of their ratio never goes below 0, which is -100 %. Holm's
+procedure (S. Holm, 1979) keeps the chance of any false alarm over all metrics at `alpha`.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.quick_dataclass import dataclass
 from llmsim.validation.logs.pairing import Pairs
 from llmsim.validation.logs.recording import Float64, Int64, Recording
 
@@ -40,6 +41,8 @@ WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
 RESAMPLED_VALUES = 20_000_000
 """Values drawn for one statistic: bounds time and memory for long runs."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 500, 100
+MOST_LOG_RATIO = 100.0
+"""Of an interval's end: further up it says nothing, and its exponential would leave floats."""
 FEWEST_BLOCKS = 8
 """Of the block bootstrap: short runs have shorter blocks, so that resamples differ."""
 
@@ -104,10 +107,13 @@ def _of_requests(
             for at, name in enumerate(STATISTICS)
         }
     (a, b), (before, after) = values[0], ends[0]
-    errors = _resampled_deltas(a, b, np.random.default_rng(seed)).std(axis=0, ddof=1)
+    befores, afters = _resampled(a, b, np.random.default_rng(seed))
     return {
         name: _tested(
-            float(before[at]), float(after[at]), float(errors[at]), _freedom(len(a), tail), alpha
+            float(before[at]),
+            float(after[at]),
+            Spread.of(befores[:, at], afters[:, at], _freedom(len(a), tail)),
+            alpha,
         )
         for at, (name, tail) in enumerate(STATISTICS.items())
     }
@@ -134,20 +140,17 @@ def _statistics(values: Float64) -> Float64:
     return np.concatenate(([ordered.mean()], between))
 
 
-def _resampled_deltas(a: Float64, b: Float64, rng: np.random.Generator) -> Float64:
-    """Percent by which each statistic of B exceeds that of A, in each resample of request pairs.
-
-    The same requests are drawn for both runs. Shape (resamples, statistics).
+def _resampled(a: Float64, b: Float64, rng: np.random.Generator) -> tuple[Float64, Float64]:
+    """The statistics of A and those of B in resamples of request pairs, each of shape (resamples,
+    statistics). The same requests are drawn for both runs.
     """
     count = len(a)
     resamples = int(np.clip(RESAMPLED_VALUES // count, FEWEST_RESAMPLES, MOST_RESAMPLES))
-    deltas = np.empty((resamples, len(STATISTICS)))
+    befores, afters = np.empty((2, resamples, len(STATISTICS)))
     for number in range(resamples):
         rows = _block_rows(count, rng)
-        before, after = _statistics(a[rows]), _statistics(b[rows])
-        nonzero = np.where(before == 0, 1.0, before)
-        deltas[number] = 100 * (after - before) / nonzero
-    return deltas
+        befores[number], afters[number] = _statistics(a[rows]), _statistics(b[rows])
+    return befores, afters
 
 
 def _block_length(count: int) -> int:
@@ -162,25 +165,56 @@ def _block_rows(count: int, rng: np.random.Generator) -> Int64:
 
 
 def _of_seeds(ends: Sequence[tuple[float, float]], alpha: float) -> Difference:
-    """Student's t over the pairs' differences in percent."""
-    a, b = (float(np.mean([one[side] for one in ends])) for side in (0, 1))
-    deltas = np.array([_percent(*one) or 0.0 for one in ends])
-    error = float(deltas.std(ddof=1)) / math.sqrt(len(ends))
-    return _tested(a, b, error, len(ends) - 1, alpha)
+    """Student's t over the pairs' differences."""
+    a, b = np.array(ends).T
+    spread = Spread.of(a, b, len(ends) - 1, of_mean=True)
+    return _tested(float(a.mean()), float(b.mean()), spread, alpha)
 
 
-def _tested(a: float, b: float, error: float, freedom: int, alpha: float) -> Difference:
-    """Student's t of a difference whose standard error in percent is `error`."""
+@dataclass(frozen=True)
+class Spread:
+    """The standard error of a relative difference, and the scale on which it counts."""
+
+    error: float
+    freedom: int
+    """Degrees of freedom."""
+    by_ratio: bool
+    """Whether the error is that of log(B / A), else of (B - A) / A: a ratio of 0 has no
+    logarithm.
+    """
+
+    @classmethod
+    def of(cls, a: Float64, b: Float64, freedom: int, *, of_mean: bool = False) -> "Spread":
+        """What samples of both runs say: of the value, or of their mean."""
+        by_ratio = bool(np.all(a > 0) and np.all(b > 0))
+        samples = np.log(b / a) if by_ratio else (b - a) / np.where(a == 0, 1.0, a)
+        parts = math.sqrt(len(a)) if of_mean else 1.0
+        return cls(float(samples.std(ddof=1)) / parts, freedom, by_ratio)
+
+    def distance(self, a: float, b: float) -> float:
+        """How far B is from A on the scale."""
+        return math.log(b / a) if self.by_ratio else (b - a) / (a or 1.0)
+
+    def percent(self, distance: float) -> float:
+        """The relative difference at a distance, from -100 % on."""
+        if not self.by_ratio:
+            return 100 * max(-1.0, distance)
+        return 100 * math.expm1(min(distance, MOST_LOG_RATIO))
+
+
+def _tested(a: float, b: float, spread: Spread, alpha: float) -> Difference:
+    """Student's t of a difference."""
     from scipy.stats import t
 
     delta = _percent(a, b)
     if delta is None:
         return Difference(a, b, None, None)
-    if error == 0:
+    if spread.error == 0:
         return Difference(a, b, (delta, delta), 1.0 if delta == 0 else 0.0)
-    p = 2 * float(t.sf(abs(delta) / error, freedom))
-    width = float(t.ppf(1 - alpha / 2, freedom))
-    return Difference(a, b, (delta - width * error, delta + width * error), p)
+    distance = spread.distance(a, b)
+    p = 2 * float(t.sf(abs(distance) / spread.error, spread.freedom))
+    width = float(t.ppf(1 - alpha / 2, spread.freedom)) * spread.error
+    return Difference(a, b, (spread.percent(distance - width), spread.percent(distance + width)), p)
 
 
 def _single(a: float, b: float) -> Difference:

@@ -4,7 +4,8 @@ around its best.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from llmsim.quick_dataclass import dataclass
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.quick_dataclass import dataclass
 from llmsim.validation.logs.recording import Finding, Int64, Recording
 
 _NUMBER = re.compile(r"([0-9]+)[^0-9]*$")

@@ -8,13 +8,14 @@ the norm or activation before the matrix. A checkpoint with fixed scales has non
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.costs.sources.silicon.memory_bound import BYTES_PER_ELEMENT, Streaming, measured_curve
+from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.costs.sources.silicon.database import Database, TablePath
