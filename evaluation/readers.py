@@ -82,7 +82,18 @@ print(json.dumps({
 }))
 """
 GUIDELLM = """
-import json, sys
+import importlib.machinery, importlib.util, json, sys, types
+class Stub(types.ModuleType):  # guidellm imports torch, 3 GB, for its data loaders alone
+    __version__ = "0"
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__class_getitem__": classmethod(lambda cls, item: cls)})
+if importlib.util.find_spec("torch") is None:
+    data = "torch.utils.data"
+    for name in ("torch", "torch.utils", data, data + ".dataloader", data + ".dataset"):
+        sys.modules[name] = Stub(name)
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
 from guidellm.benchmark import GenerativeBenchmarksReport
 (bench,) = GenerativeBenchmarksReport.load_file(sys.argv[1]).benchmarks
 done = bench.requests.successful
@@ -131,12 +142,18 @@ class Tool:
     """Prints a JSON object: figures of the summary by name, facts, and lists of what is missing."""
     unpacked: str = ""
     """A folder of the wheel that is enough; the package is not installed then."""
+    without: str = ""
+    """A dependency that its parser does not need, and that is not installed."""
+    also: tuple[str, ...] = ()
+    """Packages that it imports and does not name."""
 
 
 TOOLS = {
     "vllm": Tool("vllm", "vllm-bench", "bench.json", VLLM, "vllm/benchmarks/"),
     "aiperf": Tool("aiperf", "aiperf", "aiperf", AIPERF),
-    "guidellm": Tool("guidellm", "guidellm", "benchmarks.json", GUIDELLM),
+    "guidellm": Tool(
+        "guidellm", "guidellm", "benchmarks.json", GUIDELLM, without="torch", also=("jinja2",)
+    ),
     "prometheus": Tool("prometheus-client", "openmetrics", "metrics.txt", PROMETHEUS),
 }
 
@@ -165,13 +182,28 @@ def environment(tool: Tool, folder: Path) -> Path:
             (folder / "made").write_text(wheel.name.split("-")[1])
             wheel.unlink()
         else:
-            subprocess.run([*pip, "install", "--quiet", tool.package], check=True)
+            install = [*pip, "install", "--quiet"]
+            alone = ["--no-deps"] if tool.without else []
+            subprocess.run([*install, *alone, tool.package], check=True)
+            others = [*(needs(python, tool) if tool.without else ()), *tool.also]
+            if others:
+                subprocess.run([*install, *others], check=True)
             shown = subprocess.run(
                 [*pip, "show", tool.package], check=True, capture_output=True, text=True
             )
             version = next(one for one in shown.stdout.splitlines() if one.startswith("Version:"))
             (folder / "made").write_text(version.split()[1])
     return python
+
+
+def needs(python: Path, tool: Tool) -> list[str]:
+    """What an installed tool requires, without the dependency that its parser does not need."""
+    program = f"import importlib.metadata as it; print(*it.requires({tool.package!r}), sep='|')"
+    words = [str(python), "-c", program]
+    listed = subprocess.run(words, check=True, capture_output=True, text=True)
+    required = listed.stdout.strip().split("|")
+    needed = [one for one in required if "extra ==" not in one]
+    return [one for one in needed if not one.startswith(tool.without)]
 
 
 def read(tool: Tool, folder: Path, export: Path) -> dict[str, object]:
