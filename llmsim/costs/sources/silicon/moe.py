@@ -22,7 +22,6 @@ from llmsim.costs.experts.grouped_work import (
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Moe, Operator
