@@ -5,15 +5,15 @@ as structs of vectors; `check_agreement` compares the two declarations when a ru
 files of a run folder and docs/reference/columns.md are made of these classes.
 """
 
+# ruff: noqa: RUF009  (column() is dataclasses.field() with a unit and a meaning)
+
 from collections.abc import Mapping
-from dataclasses import Field, field
+from dataclasses import Field, dataclass, field
 from inspect import get_annotations
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-
-from llmsim.quick_dataclass import dataclass
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

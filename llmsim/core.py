@@ -1,7 +1,7 @@
 """The nouns that every part shares; imports nothing from the package but the columns."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -18,7 +18,6 @@ from llmsim.columns import RequestColumns as RequestColumns
 from llmsim.columns import RequestDrafts as RequestDrafts
 from llmsim.columns import UInt8 as UInt8
 from llmsim.columns import UInt64 as UInt64
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim import _native

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -37,7 +37,6 @@ from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.layouts import LayoutPlans, kv_moves, move_network
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
 from llmsim.results.notes import notes_of_run

@@ -22,7 +22,6 @@ LAYERS = [
     {"config"},
     {"core", "exact", "native_build"},
     {"columns"},
-    {"quick_dataclass"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from llmsim.lowering.network.base import NETWORKS
 from llmsim.lowering.network.nccl import alike_and_fast, servers_of
 from llmsim.model import Hardware
 from llmsim.model.hardware import data_sheet
-from llmsim.quick_dataclass import dataclass
 
 VLLM = "vllm_all_reduce"
 COLLECTIVES = (*PHASES, VLLM)

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel

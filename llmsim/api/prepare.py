@@ -1,6 +1,6 @@
 """From checked options to something that can be simulated, once or many times."""
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmsim.api.checked.run_options import RunOptions
@@ -8,7 +8,6 @@ from llmsim.api.cluster import Cluster
 from llmsim.api.workload import DatasetText
 from llmsim.config.errors import InfeasibleError
 from llmsim.core import Note
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.classes import Objectives
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.core import Workload

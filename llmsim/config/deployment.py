@@ -2,13 +2,13 @@
 and picoseconds.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from llmsim.config.cluster_file.instance import Placements
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.config.engine.args import EngineArgs
 from llmsim.config.topology.placement import PlacedTopology
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

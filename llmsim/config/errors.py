@@ -3,8 +3,7 @@
 import difflib
 import errno
 from collections.abc import Iterable
-
-from llmsim.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 
 class LlmsimError(Exception):

@@ -1,6 +1,7 @@
 """Every resolved value of a cluster file, and why it is what it is."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.cluster_file.cluster import Cluster
@@ -10,7 +11,6 @@ from llmsim.config.deployment import Deployment, Group
 from llmsim.config.engine.args import CLUSTER_FILE
 from llmsim.config.engine.options import name_used
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 LAYOUT = {
     "tp_size": ("tp_size", "tensor_parallel_size", "attn_tp_size", "num_npus"),

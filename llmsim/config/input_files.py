@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
-
-from llmsim.quick_dataclass import dataclass
 
 PACKAGE = Path(__file__).resolve().parents[1]
 Kind = Literal["file", "absent", "folder", "special"]

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
 
 from llmsim.config import input_files, plugin_calls
 from llmsim.config.errors import InputError, LlmsimError, PluginRefused, nearest
 from llmsim.config.plugin_calls import defined_at, foreign_code, in_library, said
-from llmsim.quick_dataclass import dataclass
 
 _ALLOWED: ContextVar[bool] = ContextVar("llmsim_plugins_allowed", default=True)
 

@@ -5,7 +5,7 @@ for does not.
 from __future__ import annotations
 
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError, nearest
@@ -18,7 +18,6 @@ from llmsim.costs.sources.external.table import ExternalTable, read_external
 from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.costs.sources.silicon.database import Database, find_database, silicon_is_missing
 from llmsim.model.hardware import YOUR_OWN, hardware_names, hardware_spellings, load_hardware
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Hardware

@@ -5,7 +5,7 @@ knows each one.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,6 @@ from llmsim.costs.source import (
 )
 from llmsim.costs.sources.csv_tables import read_content
 from llmsim.model import AdapterCopy, Attention, Collective, LoraKernel, Moe
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Operator

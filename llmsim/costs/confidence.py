@@ -5,13 +5,13 @@ not have been.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.costs.source import OpCost

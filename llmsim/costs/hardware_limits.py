@@ -4,14 +4,13 @@ is possible.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.costs.source import CostRequest, Floor
 from llmsim.model import Attention, Embedding, Gemm, Moe, Operator, short_dtype
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

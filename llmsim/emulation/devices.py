@@ -1,12 +1,11 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llmsim import _native
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.lowering import LoweredGroup
-from llmsim.quick_dataclass import dataclass
 
 Item = tuple[int, int, int]
 """(row, tokens, computed before) of one request of a batch."""

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmsim.api.prepare import Prepared
@@ -26,7 +26,6 @@ from llmsim.emulation.server import Server, engine_version, vllm_environment, vl
 from llmsim.emulation.servers import EngineServer, engine_servers
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.scheduling.conformance.vllm_live import engine_profile_of
 

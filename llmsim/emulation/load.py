@@ -5,14 +5,13 @@ come.
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import msgspec
 
 from llmsim.core import Workload
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.keeper import Keeper
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.vllm_live import LiveRequest
 
 LONGEST_LINE = 1 << 22

@@ -9,7 +9,7 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -17,7 +17,6 @@ import msgspec
 
 from llmsim.emulation.load import Answer
 from llmsim.emulation.requests import request_name
-from llmsim.quick_dataclass import dataclass
 
 LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")

@@ -1,12 +1,12 @@
 """Which servers of an engine stand for the instances of a cluster file."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
 from llmsim.api.prepare import Prepared
 from llmsim.config.errors import NotYetError
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.quick_dataclass import dataclass
 from llmsim.routing import RouterSpec, kept_sessions
 
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")

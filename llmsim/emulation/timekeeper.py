@@ -6,9 +6,8 @@ messages in place of its cool-down, so that nothing depends on how fast the mach
 `degrade`, it goes by the wall clock instead: nobody waits for those that have died.
 """
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum
-
-from llmsim.quick_dataclass import dataclass
 
 
 class Doing(Enum):

@@ -1,7 +1,7 @@
 """The bodies of answers: whole, and as chunks of a stream, in the form of OpenAI's API."""
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,6 @@ import msgspec
 from llmsim.core import PS_PER_S
 from llmsim.endpoint.engine import Stream
 from llmsim.endpoint.text import Answers
-from llmsim.quick_dataclass import dataclass
 
 LOGPROB = -1.0
 """Every token's; answers are not drawn from a model."""

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +20,6 @@ from llmsim.endpoint.engine import AsyncEngine
 from llmsim.endpoint.metrics import Metrics
 from llmsim.endpoint.protocol import ApiError, parse
 from llmsim.endpoint.text import Answers, Tokenizer
-from llmsim.quick_dataclass import dataclass
 
 MAX_BODY_BYTES = 16 << 20
 MOST_DROPPED_BYTES = 8 * MAX_BODY_BYTES

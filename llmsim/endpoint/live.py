@@ -1,7 +1,7 @@
 """A simulation whose requests come while it runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,6 @@ from llmsim import _native
 from llmsim.api.prepare import Compiled
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import Status, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
 from llmsim.simulate import SimulationOptions, errors_named, native_simulation

@@ -1,12 +1,11 @@
 """What clients send in the form of OpenAI's API, checked; and errors in its form."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-
-from llmsim.quick_dataclass import dataclass
 
 MAX_SAMPLES = 128
 

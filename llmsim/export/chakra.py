@@ -9,13 +9,12 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, file_bytes, too_large
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import networkx

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.export.parquet import write_columns, write_requests, write_sessions
 from llmsim.export.series_files import SeriesFiles
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.sessions import reasons
 
 SCHEMA_VERSION = 1

@@ -7,11 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
-
-from llmsim.quick_dataclass import dataclass
 
 SILICON = "aiconfigurator-core"
 SILICON_VERSION = "0.12.0"

@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CLUSTERS, DATASETS = "cluster_config", "dataset"

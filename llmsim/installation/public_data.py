@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.presets import PRESETS_DIR
-from llmsim.quick_dataclass import dataclass
 
 CATALOGUE = PRESETS_DIR / "public_data.json"
 TIMEOUT_S = 30

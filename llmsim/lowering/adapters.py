@@ -1,7 +1,7 @@
 """LoRA adapters of a group: their slots, and what they add to its operators."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -12,7 +12,6 @@ from llmsim.model import AdapterCopy, CopyRate, Dtypes, Hardware, Layout, Moe, O
 from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots, adapter_bytes
 from llmsim.model.operators.lora import copies_of_adapter, touched_experts, with_lora
 from llmsim.model.types import ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 LAUNCHES_PER_MATRIX = 2
 """vLLM clears the slot's matrix, and copies the adapter's (`lora/layers/base_linear.py`)."""

@@ -7,6 +7,7 @@ of the memory. All others move their bytes over the network, where only those th
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmsim import _native
@@ -23,7 +24,6 @@ from llmsim.lowering.network.cluster_network import (
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.plan import OffloadPlan, on_network
 from llmsim.lowering.parallel_layout import members_of
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

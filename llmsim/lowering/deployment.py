@@ -1,7 +1,7 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -43,7 +43,6 @@ from llmsim.lowering.offload.plan import evicted_notes
 from llmsim.lowering.parallel_layout import LoweredLockstep, lockstep_groups_of, spread_notes
 from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
-from llmsim.quick_dataclass import dataclass
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""

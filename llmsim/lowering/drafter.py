@@ -3,7 +3,7 @@ memory.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import EngineArgs, Group
@@ -19,7 +19,6 @@ from llmsim.model.families.presets import config_path, read_object
 from llmsim.model.memory.requirements import DraftShare
 from llmsim.model.memory.sizes import kv_bytes_per_token, weight_bytes
 from llmsim.model.operators.factory import OperatorFactory
-from llmsim.quick_dataclass import dataclass
 
 FC = "draft_fc"
 FC_INPUTS = {"eagle": 2, "mtp": 2, "eagle3": 3}

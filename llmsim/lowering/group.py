@@ -1,7 +1,7 @@
 """Lowers one group: model, layout, memory ledger, cost tables, step program."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -99,7 +99,6 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
-from llmsim.quick_dataclass import dataclass
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:

@@ -5,7 +5,7 @@ each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -28,7 +28,6 @@ from llmsim.lowering.weight_moves import (
     moves_between,
     weights_ps,
 )
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.reconfigure import Decision
 
 PPM = 1_000_000

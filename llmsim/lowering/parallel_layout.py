@@ -3,7 +3,7 @@ runs in.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -15,7 +15,6 @@ from llmsim.lowering.afd.layout import afd_layout, afd_members
 from llmsim.lowering.overlap import overlaps
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel.transforms import split_layers
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

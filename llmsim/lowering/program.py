@@ -1,7 +1,7 @@
 """Builds the native step program from compiled cost tables."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -10,7 +10,6 @@ from llmsim import _native
 from llmsim.core import Int32
 from llmsim.costs import AttentionCost, CompiledCosts, MixedAttention, OpCost, SplitAttention
 from llmsim.model import Attention, Collective, Operator, StateSpace
-from llmsim.quick_dataclass import dataclass
 
 FEATURES = {
     "tokens": _native.Feature.TOKENS,

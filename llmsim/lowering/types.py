@@ -3,7 +3,7 @@ native core.
 """
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ from llmsim.model import (
     ModelConfig,
     Operator,
 )
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.layouts import LayoutPlans

@@ -8,6 +8,7 @@ once inside its memory.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmsim.config.cluster_file.layouts import Reconfiguration
@@ -19,7 +20,6 @@ from llmsim.lowering.weight_shards import (
     keeps_elsewhere,
     largest_shard,
 )
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.layouts import LayoutPlan

@@ -8,6 +8,7 @@ in a pool, it does not hold.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from llmsim.lowering.offload.placement import DEVICE, Where
 from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Attention, Moe, Operator
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.layouts import LayoutPlan

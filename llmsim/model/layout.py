@@ -1,8 +1,7 @@
 """How a replica of a model is split over ranks."""
 
+from dataclasses import dataclass
 from typing import Literal
-
-from llmsim.quick_dataclass import dataclass
 
 Domain = Literal["", "attention", "ffn"]
 """The part of every layer that a rank runs: "": all of it."""

@@ -1,12 +1,12 @@
 """What one rank executes: the union of operators, a class for each kind of kernel."""
 
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from llmsim.core import TableFeature
 from llmsim.model.layout import Among as Among
 from llmsim.model.layout import Layout as Layout
-from llmsim.quick_dataclass import dataclass
 
 Kind = Literal[
     "gemm",

@@ -3,7 +3,7 @@ on which silicon.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -21,7 +21,6 @@ from llmsim.model.operators.attention_variants import (
 )
 from llmsim.model.operators.streams import HyperConnections
 from llmsim.model.vision import VisionTower
-from llmsim.quick_dataclass import dataclass
 
 LayerKind = Literal[
     "full", "sliding", "chunked", "linear", "both", "none", "compressed", "compressed_sparse",

@@ -1,7 +1,8 @@
 """The vision tower of a multimodal model, as far as it takes memory beside the text part."""
 
+from dataclasses import dataclass
+
 from llmsim.model.layout import Layout
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

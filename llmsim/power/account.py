@@ -3,6 +3,7 @@ groups and requests.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from llmsim.core import AJ_PER_J, COMPONENTS, Energy, GroupEnergy, Int64, Traffi
 from llmsim.exact import exact_sum
 from llmsim.power.intervals import Intervals, after_each, union
 from llmsim.power.series import Load, power_series
-from llmsim.quick_dataclass import dataclass
 
 BITS = 8
 

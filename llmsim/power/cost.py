@@ -7,11 +7,10 @@ deployment g and T(g) its token throughput, against a baseline g0, SR = Price(g0
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim.core import PS_PER_S
-from llmsim.quick_dataclass import dataclass
 
 S_PER_H = 3600
 J_PER_KWH = 3.6e6

@@ -2,11 +2,12 @@
 many times.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from llmsim.core import Int64
 from llmsim.exact import exact_sum
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

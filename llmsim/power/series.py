@@ -3,6 +3,7 @@ time worked.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec
 from llmsim.core import COMPONENTS, Int64
 from llmsim.power.intervals import Intervals
-from llmsim.quick_dataclass import dataclass
 
 UW_PER_W = 1_000_000
 MAX_ROWS = 1_000_000

@@ -3,6 +3,7 @@ many tokens.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 from typing import Any, NamedTuple
@@ -22,7 +23,6 @@ from llmsim.model import (
     Operator,
     StateSpace,
 )
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 RING_FACTOR = {"all_reduce": 2}

@@ -1,10 +1,10 @@
 """Attention-FFN disaggregation in the summary: how the two sides are balanced."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.core import Results
-from llmsim.quick_dataclass import dataclass
 
 DIGITS = 6
 

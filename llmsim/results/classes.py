@@ -4,7 +4,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import PS_PER_S, Results, Status, Workload
 from llmsim.exact import exact_sum
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.goodput import SESSION_TARGET, TARGETS, goodput_block, parse_targets
 from llmsim.results.metrics import describe, latencies, makespan_ps, statistics_ms
 

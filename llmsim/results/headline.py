@@ -6,10 +6,10 @@
 import io
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.core import Severity, severity_of
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.error_bars import between
 
 MOST_LINES = 8

@@ -3,6 +3,7 @@ words.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_MS, Int64, RequestColumns, Results, Status
 from llmsim.exact import exact_sum
-from llmsim.quick_dataclass import dataclass
 
 Float64 = NDArray[np.float64]
 PERCENTILES = (90, 95, 99)

@@ -7,6 +7,7 @@ host's time between steps is no operator.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from llmsim.core import Int64, TimeShare
 from llmsim.model import Attention, Collective, Hardware, Operator
 from llmsim.power.traffic import weight_bytes
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.utilisation import GroupUsage, operator_work, peak_flops_per_s
 
 COMPUTE, MEMORY, LINKS = "compute", "memory", "links"

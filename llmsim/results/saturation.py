@@ -2,10 +2,11 @@
 trace is.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from llmsim.core import PS_PER_S, Int64, Results, Status
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.metrics import finished_rows
 
 FEWEST_ARRIVALS = 100

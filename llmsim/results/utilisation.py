@@ -18,13 +18,13 @@ utilisation: bytes over time * devices * bandwidth.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.exact import exact_sum
 from llmsim.model import Attention, Gemm, Hardware, Moe, Operator
 from llmsim.power.traffic import executions, kv_tokens_read, weights_read
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

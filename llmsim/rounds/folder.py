@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph, refuse_without_steps
 from llmsim.export.step_graph.run_times import in_run, lost_in_exchanges_ps
 from llmsim.export.step_graph.transfers import KINDS as KV_KINDS
-from llmsim.quick_dataclass import dataclass
 from llmsim.rounds.selection import GraphSelection, check_selection
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ that. What still takes another time there keeps the time that the run has for it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,6 @@ from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
 from llmsim.model.layout import Among
 from llmsim.model.operator import collective
-from llmsim.quick_dataclass import dataclass
 
 SIZES_BYTES = np.array([64 << 10, 64 << 20], np.int64)
 """Of a tensor: between them times on the routes are taken as linear."""

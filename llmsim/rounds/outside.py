@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.network.topology import TopologyView
 from llmsim.model import Collective
-from llmsim.quick_dataclass import dataclass
 from llmsim.rounds.backend import Backend, ProgramFailed
 from llmsim.rounds.meshes import FittedMesh, fitted_mesh
 from llmsim.rounds.recorded import members_of_round

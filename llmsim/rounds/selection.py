@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.rounds.recorded import RecordedSteps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -14,7 +15,6 @@ from llmsim.export.step_graph.graph import IterationGraph, Round
 from llmsim.export.step_graph.run_times import lost_in_exchanges_ps
 from llmsim.export.step_graph.transfers import Places
 from llmsim.lowering import LoweredGroup
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

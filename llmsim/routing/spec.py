@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.plugins import split_options
 from llmsim.core import Int32, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.routing.base import Router
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@ each).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from llmsim.quick_dataclass import dataclass
 from llmsim.routing.base import GroupView, RequestView
 
 if TYPE_CHECKING:

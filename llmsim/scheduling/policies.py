@@ -3,13 +3,13 @@ are put in.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InputError
 from llmsim.config.plugins import Kind, Maker, found, guarded, parse_class, split_options
 from llmsim.core import Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.routing.spec import session_names
 from llmsim.scheduling.base import EngineLimits
 from llmsim.scheduling.python_scheduler import StepScheduler

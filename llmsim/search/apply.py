@@ -5,13 +5,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.rates import RATE, at_rate
 from llmsim.search.space import Point, Space
 from llmsim.search.templates import DEPLOYMENT

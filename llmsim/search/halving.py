@@ -1,12 +1,11 @@
 """Successive halving: many points with few requests, those near the front with more."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.journal import Trial
 from llmsim.search.space import REQUESTS, Bound, Point, Space
 from llmsim.search.templates import DEPLOYMENT

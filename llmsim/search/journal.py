@@ -9,7 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError
 from llmsim.config.input_files import InputFile, fingerprint
 from llmsim.export.files import atomic_writer
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.apply import Base, Run
 from llmsim.search.figures import names
 from llmsim.search.space import Point

@@ -1,10 +1,10 @@
 """What a search asks a worker for, and how that ended."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.input_files import InputFile
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.space import Bound
 
 FUNCTION = "llmsim.cli.run.point:ended"

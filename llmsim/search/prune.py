@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from llmsim.config.engine.options import command_line_options
 from llmsim.config.errors import InfeasibleError, LlmsimError
 from llmsim.lowering import LoweringOptions
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.figures import DEVICES, excluded_by_devices
 from llmsim.search.rates import RATE, at_rate
 from llmsim.search.space import Point, Space

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import msgspec
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.rates import RATE
 from llmsim.search.templates import AFD_KEYS, DEPLOYMENT, Template, plans_of
 from llmsim.sizing.plan import Plan

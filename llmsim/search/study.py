@@ -4,13 +4,12 @@ a large one.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.pareto import pareto_front
 from llmsim.search.figures import violations
 from llmsim.search.halving import Rungs, architecture_of, halved

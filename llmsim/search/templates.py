@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN, afd_shapes, shapes
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from llmsim.lowering import LoweringOptions
 from llmsim.lowering.group import StaticView, static_view
 from llmsim.lowering.remedies import wider_split
 from llmsim.model import Operator
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.targets import Targets

@@ -1,9 +1,9 @@
 """The highest level of a load that a plan serves within its targets, by bisection."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from llmsim.config.errors import InfeasibleError
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.load import CONCURRENCY, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan

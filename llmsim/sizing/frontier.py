@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import numpy as np
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.lowering import LoweringOptions
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.bounds import Pruned, pruned_reason
 from llmsim.sizing.load import Load
 from llmsim.sizing.measure import Bench

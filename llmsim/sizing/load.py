@@ -1,13 +1,12 @@
 """The load that a plan is measured with: equal draws at every level, so that levels compare."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Clients, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.targets import NO_CLASS
 
 RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"

@@ -6,7 +6,7 @@ needs thousands of runs.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.core import PS_PER_S, Int64, RequestColumns, Workload
 from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.metrics import finished_rows, latencies, percentile
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan

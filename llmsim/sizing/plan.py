@@ -1,14 +1,13 @@
 """A plan: which instances of a model, laid out how, on how many devices."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.deployment import Deployment, Group, Node
-from llmsim.quick_dataclass import dataclass
 
 Option = tuple[str, Any]
 

@@ -10,11 +10,10 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmsim.config.errors import LlmsimError, WiderSplit
-from llmsim.quick_dataclass import dataclass
 from llmsim.sizing.bounds import (
     DEVICES,
     MEMORY,

@@ -5,9 +5,9 @@ A target has a key: the name of a latency, or `CLASS.LATENCY` where requests hav
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.classes import parse_objectives
 
 METRICS = ("ttft", "tpot", "e2el")

@@ -20,9 +20,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any, NoReturn
-
-from llmsim.quick_dataclass import dataclass
 
 HEAD = struct.Struct("<Q")
 REQUEST = struct.Struct("<4sq")

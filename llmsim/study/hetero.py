@@ -14,14 +14,13 @@ Price(g)) / (T(g0) / Price(g0)). An allocation passes three gates in order:
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S, Cluster
 from llmsim.api.run import run
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.model.hardware import data_sheet
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.operator_limits import COMPUTE, LINKS, MEMORY
 from llmsim.study.hetero_file import LETTERS, HeteroFile, Question, Role
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ import msgspec
 from llmsim.config.errors import InputError
 from llmsim.config.reading import finite
 from llmsim.model.hardware import data_sheet
-from llmsim.quick_dataclass import dataclass
 from llmsim.search.space import read_json_or_yaml
 
 RoleName = Literal["colocated", "prefill", "decode", "attention", "ffn"]

@@ -1,13 +1,12 @@
 """What clients do besides asking: give up after a time, and take turns in a closed loop."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_S, Clients, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.limits import MAX_TIME_NS
 
 _STREAM = 7_701

@@ -4,11 +4,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 PREFIX = "trace:"
 

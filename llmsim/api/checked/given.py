@@ -1,10 +1,10 @@
 """Everything that a run may be given, before any check."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.api.options import costs, engine, inputs, outputs, peer
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ from llmsim.api.checked.given import Given
 from llmsim.api.cluster import Cluster
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result

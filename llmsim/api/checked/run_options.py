@@ -1,6 +1,6 @@
 """The checks of a run's options: from what was given to what a run takes."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from llmsim.compat import llmservingsim as refused
 from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """The declaration of an option: its names on the command line, and its text under a heading."""
 
-from llmsim.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`why`: blame of the slowest requests, causes that a run has confirmed, and what would help."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from llmsim.api.why.seen import (
 )
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.core import PS_PER_MS
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,13 +1,13 @@
 """Behind whom a request waits: the prompts that its group computed while it waited."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from llmsim.api.why.seen import Rows, Seen
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A candidate is only named as a cause when a run with one of its remedies confirm
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -27,7 +27,6 @@ from llmsim.api.why.machines import (
 )
 from llmsim.api.why.seen import WAITING, Rows, Seen
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 
 Flags = NDArray[np.bool_]
 

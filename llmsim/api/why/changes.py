@@ -4,14 +4,13 @@ import copy
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llmsim.api.checked.run_inputs import RunInputs
 from llmsim.api.cluster import Cluster
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result

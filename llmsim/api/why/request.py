@@ -1,6 +1,7 @@
 """The story of one request: its events, the parts of its latency, and behind whom it waited."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ from llmsim.api.why.blockers import Blockers
 from llmsim.api.why.seen import Seen
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import PS_PER_MS, PS_PER_S, Int64, Status
-from llmsim.quick_dataclass import dataclass
 
 MOST_BLOCKERS = 5
 DIGITS = 6

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from llmsim.columns import FrontendCause, LatencyCauses
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import PS_PER_MS, Int64, Status
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result

@@ -6,7 +6,7 @@ stage. The newer one gives any subset of `num_npus` = `tp_size` x `pp_size`, `ep
 two_domains.py.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim.config.cluster_file.attention_ffn import (
     ONE_DOMAIN,
@@ -15,7 +15,6 @@ from llmsim.config.cluster_file.attention_ffn import (
     two_domains,
 )
 from llmsim.config.constraints import broken_rule
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

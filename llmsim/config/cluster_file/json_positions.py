@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-
-from llmsim.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 Location = tuple[str | int, ...]
 """Keys and list indices from the root, as in ("nodes", 0, "link_bw")."""

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from llmsim.config.cluster_file.json_positions import (
 )
 from llmsim.config.cluster_file.yaml_text import is_yaml, read_yaml
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
 

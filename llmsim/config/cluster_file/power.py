@@ -3,13 +3,13 @@ is attojoules.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from llmsim.config.cluster_file.cluster import Cluster, Node
 from llmsim.config.cluster_file.devices import CxlMemory, NodePower, NpuPower
 from llmsim.config.errors import InputError
 from llmsim.config.units import pj_to_aj, s_to_ps, w_to_uw
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The engine's arguments with every default filled in, each with its origin."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,6 @@ from llmsim.config.engine.schedulers import KINDS, OWN_DEFAULTS, check_scheduler
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.units import ns_to_ps
-from llmsim.quick_dataclass import dataclass
 
 COMMAND_LINE = "command line"
 CLUSTER_FILE = "cluster file"

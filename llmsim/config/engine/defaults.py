@@ -1,6 +1,7 @@
 """Fills in the engine's options that follow from others, by the rules of its version."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
@@ -8,7 +9,6 @@ from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED
 from llmsim.config.engine.sglang_drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 
 Positions = dict[str, Callable[[str], str]]
 """For each given option, how to name its position."""

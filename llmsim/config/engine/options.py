@@ -3,6 +3,7 @@ vLLM's names.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -21,7 +22,6 @@ from llmsim.config.fields import (
     Tokens,
     Utilization,
 )
-from llmsim.quick_dataclass import dataclass
 
 DTYPES = {
     "auto": "auto",

@@ -5,7 +5,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
@@ -16,7 +16,6 @@ from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.units import BYTES_PER_GIB
 from llmsim.presets import PRESETS_DIR
-from llmsim.quick_dataclass import dataclass
 
 DEFAULT_PROFILE = "vllm-0.24"
 PROVEN = ("0.24", "0.28", "0.33")

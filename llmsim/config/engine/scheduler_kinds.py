@@ -1,11 +1,11 @@
 """The schedulers by name, as each declares itself in the core beside its class."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from llmsim import _native
-from llmsim.quick_dataclass import dataclass
 
 VLLM = "vllm_v1"
 INSTALLED = "vllm"

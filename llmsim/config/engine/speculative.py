@@ -1,6 +1,7 @@
 """`speculative_config` in vLLM's terms, and what the scheduler and the costs need of it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -8,7 +9,6 @@ from pydantic import Field, model_validator
 
 from llmsim.config.constraints import broken_rule
 from llmsim.config.fields import Fraction01, Name, PositiveCount, Section, SharePerPosition
-from llmsim.quick_dataclass import dataclass
 
 Method = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
 HIDDEN_STATE_METHODS = ("eagle", "eagle3", "mtp")

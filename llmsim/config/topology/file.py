@@ -14,6 +14,7 @@ A file has one of three forms:
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,6 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.topology.presets import GENERATORS, Network
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
 from llmsim.presets import PRESETS_DIR
-from llmsim.quick_dataclass import dataclass
 
 PRESETS = PRESETS_DIR / "topologies"
 

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.config import input_files
 from llmsim.config.cluster_file.json_positions import field_path
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.cluster import Cluster, Incast

@@ -3,13 +3,12 @@ kinds.
 """
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
-from llmsim.quick_dataclass import dataclass
 
 Count = Annotated[int, Field(ge=1, le=65_536)]
 Speed = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]

@@ -8,10 +8,10 @@ last tile of each expert is half empty on average.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

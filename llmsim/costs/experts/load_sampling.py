@@ -5,6 +5,7 @@ rank, before a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from llmsim.core import Int64
 from llmsim.costs.experts.routing import ExpertRouting, Floats
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.costs.hardware_limits import PeakRates

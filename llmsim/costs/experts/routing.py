@@ -9,7 +9,7 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.config.plugin_calls import defined_at, foreign_code, guarded
 from llmsim.config.plugins import Kind, entry_points, parse_class, split_options
 from llmsim.config.reading import file_bytes, file_text, json_file, json_value, quoted
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 OPTION = "--expert-routing-policy"

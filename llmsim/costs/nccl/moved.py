@@ -24,12 +24,12 @@ sends a scale of 16 bits with each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
 
 from llmsim.costs.nccl.plans import Way
 from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, ONE_SHOT, PHASES, QUICK, TWO_SHOT
-from llmsim.quick_dataclass import dataclass
 
 Pair = tuple[int, int]
 Server = Sequence[int]

@@ -15,7 +15,7 @@ go over the network cards of all ranks at once (one rail each), in the order of 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, inf, log2
 
 import numpy as np
@@ -30,7 +30,6 @@ from llmsim.costs.nccl.protocols import (
     Protocol,
     protocol_times,
 )
-from llmsim.quick_dataclass import dataclass
 
 CARD_SHARE = 0.94
 """Of a card's line rate, 47 of 50 GB/s of NDR (NVIDIA/nccl-tests#290: 46 to 48)."""

@@ -9,13 +9,11 @@ A protocol takes floor + step x steps + volume / rate + own part / copy rate + f
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
-
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

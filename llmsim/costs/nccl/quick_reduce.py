@@ -4,13 +4,13 @@ Source: vLLM 0.33, distributed/device_communicators/quick_all_reduce.py. It come
 all-reduces, whatever they would take.
 """
 
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from llmsim.costs.nccl.plans import Chosen, Plan, Way
 from llmsim.costs.nccl.protocols import QUICK, Floats, Machine
-from llmsim.quick_dataclass import dataclass
 
 KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
 RANKS = (2, 4, 8)

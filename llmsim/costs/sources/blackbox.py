@@ -10,6 +10,7 @@ alpha2 for each output token, which its client waits for and the next step does 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,6 @@ from llmsim.costs.source import (
 )
 from llmsim.costs.sources.csv_tables import read_text
 from llmsim.model import Attention
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Operator

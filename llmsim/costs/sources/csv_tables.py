@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import decoded, file_bytes, quoted
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ fewer). Scores leave over the channel's bus for the softmax and come back, 2 byt
 
 import configparser
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from llmsim.config.reading import file_text
 from llmsim.costs.source import to_ps
 from llmsim.costs.sources.csv_tables import read_table
 from llmsim.presets import PRESETS_DIR
-from llmsim.quick_dataclass import dataclass
 
 PARTS_DIR = PRESETS_DIR / "pim"
 SCORE_BYTES = 4

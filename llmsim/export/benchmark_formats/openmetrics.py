@@ -5,13 +5,13 @@ latencies are cumulative at the same times. `promtool tsdb create-blocks-from op
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llmsim.core import PS_PER_S, Int64
 from llmsim.export.benchmark_formats.tables import EPOCH_NS, Floats, RunTables, seconds
-from llmsim.quick_dataclass import dataclass
 
 TTFT_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

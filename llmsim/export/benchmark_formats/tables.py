@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Int64
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

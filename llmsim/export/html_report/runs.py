@@ -1,6 +1,7 @@
 """The runs of a report: their folders read, named and checked."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from llmsim.columns import LatencyCauses
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_S
 from llmsim.export.benchmark_formats.tables import RunTables, read_columns
-from llmsim.quick_dataclass import dataclass
 
 MOST_RUNS = 8
 """Runs side by side: the page has as many colours."""

@@ -8,7 +8,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -29,7 +29,6 @@ from llmsim.export.step_graph.streams import (
 )
 from llmsim.lowering import LoweredGroup
 from llmsim.model import Layout
-from llmsim.quick_dataclass import dataclass
 
 Role = _native.NodeRole
 MOVES = {

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmsim import _native
-from llmsim.quick_dataclass import dataclass
 
 Span = tuple[int, int]
 """Start and end, in ps of the run; a start of WHEN_READY follows from what the node waited for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmsim import _native
@@ -27,7 +27,6 @@ from llmsim.lowering.energy.accounting import Accounting
 from llmsim.lowering.energy.step import StepEnergy
 from llmsim.lowering.network.base import MeshDescription, TopologyDescription
 from llmsim.lowering.network.cluster_network import ClusterNetwork
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llmsim.export.step_graph.record import Record
 from llmsim.export.step_graph.rows import Row
 from llmsim.model import Layout
-from llmsim.quick_dataclass import dataclass
 
 PS_PER_US = 1_000_000
 UW_PER_W = 1_000_000

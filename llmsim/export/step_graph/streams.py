@@ -7,6 +7,7 @@ graph. Nothing ran before, so the first copies start with the step, and links ar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,6 @@ from llmsim.lowering import LoweredGroup
 from llmsim.lowering.offload.placement import DEVICE, HOST
 from llmsim.lowering.program import PARTS
 from llmsim.model import Attention
-from llmsim.quick_dataclass import dataclass
 
 PIM = "pim"
 Role = _native.NodeRole

@@ -8,6 +8,7 @@ device and in the groups.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -36,7 +37,6 @@ from llmsim.model import (
 )
 from llmsim.model.parallel.transforms import STAGE_TENSORS, split_layers
 from llmsim.power.traffic import weight_bytes
-from llmsim.quick_dataclass import dataclass
 
 PS_PER_US = 1_000_000
 MAX_COUNT = 1 << 24

@@ -8,6 +8,7 @@ KV is not there is in no batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from llmsim.lowering.energy.accounting import MEDIA, Accounting, handed_over
 from llmsim.lowering.energy.step import moved_energy
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.offload.placement import DEVICE
-from llmsim.quick_dataclass import dataclass
 
 KV_SEND, KV_RECEIVE, KV_RECALL, KV_WRITE = "kv_send", "kv_receive", "kv_recall", "kv_write"
 KINDS = (KV_SEND, KV_RECEIVE, KV_RECALL, KV_WRITE)

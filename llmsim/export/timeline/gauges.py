@@ -5,13 +5,13 @@ Everything here is a figure of the results placed in time; nothing is simulated 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from llmsim.core import COMPONENTS, PS_PER_S, Int64, Results
 from llmsim.costs.source import AttentionCost, OpCost
 from llmsim.model import Collective, Operator
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

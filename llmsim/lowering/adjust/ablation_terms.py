@@ -1,7 +1,7 @@
 """The fidelity terms that can be switched off one by one, to see what each is worth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +11,6 @@ from llmsim.config.engine.args import COMMAND_LINE
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs import CompiledCosts
 from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ is lowered.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,6 @@ from llmsim.config.reading import finite, json_file, shown
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
-from llmsim.quick_dataclass import dataclass
 
 KIND = "llmsim calibration"
 SCHEMA_VERSION = 1

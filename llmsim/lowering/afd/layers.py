@@ -1,12 +1,12 @@
 """The layers of a model as the two sides run them: which operators of which program, in order."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.lowering.program import Placed
 from llmsim.model import Attention, Layout, ModelConfig, Moe, Operator
 from llmsim.model.parallel.transforms import stage_model
-from llmsim.quick_dataclass import dataclass
 
 LONGEST_PERIOD = 12
 """Layers after which a model may repeat itself."""

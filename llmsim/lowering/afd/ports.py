@@ -9,6 +9,7 @@ device loads its last link.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -17,7 +18,6 @@ from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS, BETWEEN_NODE
 from llmsim.lowering.network.contended.domains import Domain, Kind
 from llmsim.lowering.network.contended.meeting import LinksCrossed
 from llmsim.lowering.network.topology import Routes
-from llmsim.quick_dataclass import dataclass
 
 OUT, IN = True, False
 Rank = tuple[int, int]

@@ -3,7 +3,7 @@ after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
@@ -28,7 +28,6 @@ from llmsim.power import (
     account,
     traffic_table,
 )
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.energy.stays import Stay

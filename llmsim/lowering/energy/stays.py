@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmsim.lowering.energy.accounting import Accounting, handed_over
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.layouts import LayoutPlans

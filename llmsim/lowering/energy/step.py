@@ -6,6 +6,7 @@ integers leave goes to the first nodes. So nodes and waits add up to the step, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llmsim.core import Traffic
@@ -20,7 +21,6 @@ from llmsim.lowering.energy.drafter import draft_bytes
 from llmsim.lowering.program import Placed
 from llmsim.power.account import BITS, traffic_aj
 from llmsim.power.traffic import RING_FACTOR
-from llmsim.quick_dataclass import dataclass
 
 PARTS = ("compute", "memory", "link")
 MEMORY, LINK = ("accelerators", "dram"), ("links", "nics", "storage")

@@ -3,7 +3,7 @@ cluster's network.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from llmsim import _native
@@ -16,7 +16,6 @@ from llmsim.lowering.offload.placement import HOST
 from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig
 from llmsim.model.memory.sizes import kv_bytes_per_token
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

@@ -1,14 +1,13 @@
 """The algorithm of each kind of collective, as options name it and as the engine knows it."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from llmsim._native import engine
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError
 from llmsim.model.operator import CollectiveKind
-from llmsim.quick_dataclass import dataclass
 
 KINDS: "dict[CollectiveKind, engine.CollectiveKind]" = {
     "all_reduce": engine.CollectiveKind.ALL_REDUCE,

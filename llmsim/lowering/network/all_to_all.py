@@ -13,6 +13,7 @@ rank.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from llmsim.costs.experts.load_sampling import (
 from llmsim.model import AllToAll, Collective, Layout
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import hit
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from llmsim.lowering.network.all_to_all import ChosenExchange, Ports
 from llmsim.lowering.network.nccl import NcclModel, is_planned
 from llmsim.model import Collective, Hardware, Layout
 from llmsim.model.operator import collective
-from llmsim.quick_dataclass import dataclass
 
 NETWORKS = {
     "congestion-unaware": engine.NetworkKind.CONGESTION_UNAWARE,

@@ -11,7 +11,7 @@ switch. Where the file names a topology, devices reach each other by its routes 
 """
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from llmsim import _native
@@ -20,7 +20,6 @@ from llmsim.config.deployment import Node
 from llmsim.config.errors import InputError
 from llmsim.config.topology.file import TopologySpec
 from llmsim.lowering.network.topology import Routes
-from llmsim.quick_dataclass import dataclass
 
 FASTEST_BYTES_PER_S = (1 << 47) - 1
 """Of a shared link: what the fair-share solver of the native network holds (shared_network.cpp)."""

@@ -1,7 +1,7 @@
 """Prices the collectives that no table prices, on the network that they take."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from llmsim.lowering.network.nccl import NcclModel, nccl_model
 from llmsim.lowering.network.topology import Routes, TopologyView
 from llmsim.model import AllToAll, Collective, Hardware, Layout, Operator
 from llmsim.model.layout import Among
-from llmsim.quick_dataclass import dataclass
 
 
 def network_view(

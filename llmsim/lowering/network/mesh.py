@@ -1,6 +1,7 @@
 """A full mesh per dimension, with the rates of `link_bw`: the network without a topology file."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from llmsim import _native
@@ -12,7 +13,6 @@ from llmsim.lowering.network.all_to_all import Ports, ports_of
 from llmsim.lowering.network.base import Episode, MeshDescription, NetworkView, NominalNote
 from llmsim.lowering.network.nccl import NcclModel, ServerLinks, about
 from llmsim.model import Collective, Hardware
-from llmsim.quick_dataclass import dataclass
 
 REMEDY = "name a topology in the cluster file, whose routes collectives then take"
 

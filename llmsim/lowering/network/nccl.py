@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 from math import inf
@@ -18,7 +18,6 @@ from llmsim.costs.nccl.plans import Chosen, Place, Way, choose, choose_vllm
 from llmsim.costs.nccl.protocols import PHASES, Machine
 from llmsim.costs.nccl.quick_reduce import QuickReduce
 from llmsim.model import Collective, Hardware
-from llmsim.quick_dataclass import dataclass
 
 PS_PER_US = 1_000_000
 Scope = Literal["nowhere", "between servers", "own links", "everywhere"]

@@ -3,6 +3,7 @@ the same time.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 from math import inf
@@ -32,7 +33,6 @@ from llmsim.lowering.network.topology_all_to_all import routed_ports
 from llmsim.model import Collective, Hardware
 from llmsim.model.layout import Among
 from llmsim.model.operator import collective
-from llmsim.quick_dataclass import dataclass
 
 PPM_PER_PERCENT = 10_000
 MAX_COMPARED_DEVICES = 64

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ import numpy as np
 from llmsim.core import Int64
 from llmsim.lowering.network.all_to_all import PS_PER_S, Busiest, Floats, Ports
 from llmsim.model.operator import Rows
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.network.topology import Routes

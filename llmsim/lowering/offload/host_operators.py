@@ -8,7 +8,7 @@ keeps the KV cache there.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmsim import _native
@@ -40,7 +40,6 @@ from llmsim.model import (
     dtype_bytes,
     load_hardware,
 )
-from llmsim.quick_dataclass import dataclass
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "attention": (

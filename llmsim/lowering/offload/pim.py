@@ -1,5 +1,6 @@
 """Decodes that attend in the node's memory: a group's channels, and what goes there and back."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim import _native
@@ -8,7 +9,6 @@ from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.costs.sources.pim_part import PimPart, load_pim_part, pim_attention, read_pim_table
 from llmsim.lowering.offload.placement import port_of
 from llmsim.model import Attention, ModelConfig, Operator
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

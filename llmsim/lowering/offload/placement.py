@@ -3,6 +3,7 @@ uses them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from llmsim.config import Deployment, Group
@@ -10,7 +11,6 @@ from llmsim.config.deployment import MemorySpec
 from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
 from llmsim.model import Layout, ModelConfig, Moe, Operator
-from llmsim.quick_dataclass import dataclass
 
 DEVICE, HOST = "npu", "cpu"
 

@@ -4,6 +4,7 @@ attend in memory, operators on the node's processors.
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from llmsim.lowering.offload.weight_streaming import (
 )
 from llmsim.model import Dtypes, Elsewhere, Layout, ModelConfig, Operator
 from llmsim.power.traffic import weight_bytes as bytes_touched
-from llmsim.quick_dataclass import dataclass
 
 INTERLEAVING = {
     "never": _native.Interleaving.NEVER,

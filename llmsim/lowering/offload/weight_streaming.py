@@ -7,7 +7,7 @@ evenly; where others may use the same links the core gives every copy its share 
 """
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from llmsim.lowering.program import PARTS
 from llmsim.model import Embedding, Moe, Operator
 from llmsim.power.traffic import Copied
 from llmsim.power.traffic import weight_bytes as bytes_touched
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ of the layer's kind.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.config.errors import InputError, NotYetError
@@ -14,7 +15,6 @@ from llmsim.model.families.family_rules import Rule, Rules
 from llmsim.model.families.fields import Reader, shown
 from llmsim.model.operators.attention_variants import AttentionShape, LatentAttention
 from llmsim.model.types import LayerKind
-from llmsim.quick_dataclass import dataclass
 
 OVERRIDES = "per_layer_config"
 """A config field: number of a layer -> the fields that have another value in it."""

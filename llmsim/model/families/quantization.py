@@ -2,13 +2,12 @@
 are left alone.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.families.fields import Reader, shown
 from llmsim.model.families.quantized_modules import PARTS, Layers, layers_by_part
 from llmsim.model.types import WeightFormat
-from llmsim.quick_dataclass import dataclass
 
 MODELOPT = {
     "FP8": WeightFormat("fp8"),

@@ -3,12 +3,12 @@ parts of a sequence.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmsim.model.layout import Layout
 from llmsim.model.memory.sizes import kv_bytes_per_layer, state_bytes_per_layer
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 SEES_ALL, KEEPS_STATE = 0, -1
 """A table's `window` where its layers see everything, or keep one state

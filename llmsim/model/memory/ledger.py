@@ -2,6 +2,8 @@
 fits.
 """
 
+from dataclasses import dataclass
+
 from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
@@ -9,7 +11,6 @@ from llmsim.model.memory.lora_slots import LoraSlots
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.memory.requirements import Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ projections share have an A for each (`column_parallel_linear.py`); experts have
 (`vocab_parallel_embedding.py`, `logits_processor.py`).
 """
 
+from dataclasses import dataclass
+
 from llmsim.config.errors import InputError
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
@@ -17,7 +19,6 @@ from llmsim.model.operator import Moe
 from llmsim.model.operators.decoder import operators
 from llmsim.model.operators.lora_pairs import pairs_of
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 DEFAULT_RANK = 16
 

@@ -2,11 +2,12 @@
 graphs.
 """
 
+from dataclasses import dataclass
+
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 FILTER_BYTES_PER_LOGIT = 4
 """Of the buffer of the top-k/top-p kernel, one row per running thread block

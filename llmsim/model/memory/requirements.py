@@ -3,7 +3,7 @@ few do.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from llmsim.config.engine.profile import MemoryRules
@@ -23,7 +23,6 @@ from llmsim.model.memory.sizes import (
 )
 from llmsim.model.parallel.expert_parallel import buffer_bytes
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 GIB = 1 << 30
 

@@ -1,5 +1,7 @@
 """Exact byte and parameter counts of a model and of one rank's share."""
 
+from dataclasses import dataclass
+
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Moe
@@ -8,7 +10,6 @@ from llmsim.model.operators.decoder import operators
 from llmsim.model.parallel.sharding import rank_shape
 from llmsim.model.parallel.transforms import stage_model
 from llmsim.model.types import Dtypes, LayerKind, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 
 def parameter_count(model: ModelConfig) -> int:

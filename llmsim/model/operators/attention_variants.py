@@ -1,10 +1,9 @@
 """Shapes of what a layer has in place of plain attention: latent attention, its indexer, states."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmsim.model.dtypes import dtype_bytes
-from llmsim.quick_dataclass import dataclass
 
 SCALED, SCALE_BYTES = 128, 4
 """fp8 elements that share a scale in the caches of sparse attention."""

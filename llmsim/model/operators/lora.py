@@ -22,6 +22,7 @@ adapter.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from llmsim.model.dtypes import dtype_bytes
@@ -38,7 +39,6 @@ from llmsim.model.operator import (
 )
 from llmsim.model.operators.lora_pairs import Pairs, pairs_of
 from llmsim.model.types import Dtypes, ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 BUFFER_BYTES = 4
 """Of an element between the two kernels of a linear layer."""

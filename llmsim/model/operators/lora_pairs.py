@@ -2,11 +2,11 @@
 `llmsim.model.memory.lora_slots`.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 from llmsim.model.operator import Embedding, Gemm, Moe, Operator
 from llmsim.model.types import ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 _PROJECTIONS = {"qkv_proj": 3, "qkv_a_proj": 2}
 """Layer -> projections that share it; those of an MLP share one where it is gated."""

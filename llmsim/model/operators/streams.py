@@ -6,11 +6,10 @@ a projection to n + n + n^2 weights and their sum to one hidden state; behind it
 for each stream, and the streams mixed. Shapes: vLLM's mhc_pre and mhc_post.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmsim.model.operator import Operator, StreamMix
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model.operators.factory import OperatorFactory

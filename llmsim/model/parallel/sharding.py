@@ -1,11 +1,12 @@
 """How a model's dimensions fall on tensor- and expert-parallel ranks, by vLLM's rules."""
 
+from dataclasses import dataclass
+
 from llmsim.config.errors import InputError
 from llmsim.model.layout import Layout
 from llmsim.model.parallel.context_parallel import context_problem
 from llmsim.model.parallel.expert_parallel import exchange_problem
 from llmsim.model.types import ModelConfig
-from llmsim.quick_dataclass import dataclass
 
 VOCAB_PADDING = 64
 """vLLM pads the vocabulary to this multiple before it splits it over ranks

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.model import Attention as AttentionOperator
@@ -20,7 +21,6 @@ from llmsim.profiler.attention.mla_kernels import LATENT_KERNELS
 from llmsim.profiler.attention.paged import Batch, Family
 from llmsim.profiler.attention.sparse_kernels import SPARSE_KERNELS, SparseBuffers, SparseShape
 from llmsim.profiler.kernels.work import rotating
-from llmsim.quick_dataclass import dataclass
 
 Work = Callable[[], object]
 TOLERANCE = 3e-2

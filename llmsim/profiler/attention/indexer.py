@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from llmsim.profiler.attention.paged import PAGE, Batch, Kernel, Paged, Part, alike
 from llmsim.profiler.kernels.work import Work, needs_cuda
-from llmsim.quick_dataclass import dataclass
 
 INDEXER_PAGE = 64
 SCORED_ELEMENTS = 1 << 27

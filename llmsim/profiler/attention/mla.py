@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from llmsim.profiler.attention.paged import PAGE, Batch, Paged
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

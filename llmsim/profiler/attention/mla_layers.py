@@ -5,11 +5,11 @@ of decodes, and what an indexer does to its queries and key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim.model import Gemm, LatentAttention, Operator
 from llmsim.profiler.kernels.fused_layers import FusedLayers
-from llmsim.quick_dataclass import dataclass
 
 Work = Callable[[], object]
 EPSILON = 1e-6

@@ -5,13 +5,13 @@ to by all heads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from llmsim.profiler.attention.mla import LatentBuffers
 from llmsim.profiler.attention.paged import Part, alike
 from llmsim.profiler.kernels.work import Work
-from llmsim.quick_dataclass import dataclass
 
 CONTEXT_PART = 64 * 1024
 """Cached tokens of all prompts together that vLLM expands at once

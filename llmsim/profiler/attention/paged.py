@@ -5,11 +5,11 @@ kernel is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from llmsim.profiler.kernels.work import Work
-from llmsim.quick_dataclass import dataclass
 
 Batch = Sequence[tuple[int, int]]
 """(new tokens, cached tokens) of each sequence."""

@@ -9,6 +9,7 @@ batch's queries see.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,6 @@ from llmsim.profiler.attention.mla import LatentBuffers, LatentShape
 from llmsim.profiler.attention.mla_kernels import FLASHMLA_PAGE, joined_queries
 from llmsim.profiler.attention.paged import Kernel, Part
 from llmsim.profiler.kernels.work import Work, needs_cuda
-from llmsim.quick_dataclass import dataclass
 
 CHOICES_PER_BLOCK = 128
 """The kernels want a multiple of so many chosen tokens."""

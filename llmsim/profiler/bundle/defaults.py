@@ -4,10 +4,10 @@ runs there does.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from llmsim.profiler.bundle.plan import Limits
-from llmsim.quick_dataclass import dataclass
 
 LONGEST = 16384
 SERVED_TOKENS, SERVED_SEQS = 2048, 128

@@ -5,10 +5,9 @@ gives a bundle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmsim.model import Attention, Moe, Operator
-from llmsim.quick_dataclass import dataclass
 
 Shape = tuple[int, ...]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,6 @@ from llmsim.profiler.rank.rank import (
     sharded,
 )
 from llmsim.profiler.serve.engine_steps import EngineSteps
-from llmsim.quick_dataclass import dataclass
 
 Mode = Literal["eager", "graph"]
 EXTRA = ("time_us", "eager_us", "graph_us", "spread", "samples")

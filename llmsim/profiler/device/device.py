@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 DEFAULT_CACHE_BYTES = 64 << 20

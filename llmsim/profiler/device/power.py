@@ -10,10 +10,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from llmsim.quick_dataclass import dataclass
 
 QUERY = "power.draw,clocks.sm,clocks.mem,temperature.gpu"
 INTERVAL_MS = 100

@@ -7,9 +7,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from llmsim.quick_dataclass import dataclass
 
 Work = Callable[[], object]
 Clock = Literal["wall", "cpu"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
 from llmsim.costs.sources.bundle.legacy_attention import Points, complete_points
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 MOST_POINTS = 10

@@ -6,11 +6,11 @@ import csv
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.external.table import LATENCY_UNITS, parquet_rows
-from llmsim.quick_dataclass import dataclass
 
 MAX_COUNT = (1 << 31) - 1
 """Largest number of tokens or sequences in a cell."""

@@ -4,10 +4,10 @@ shall reach.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.model import Layout, ModelConfig, Operator, operators, resolve_dtypes
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ plain float32 math on the dequantised weights, however it rounds activations or 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmsim.model import ModelConfig, short_dtype
-from llmsim.quick_dataclass import dataclass
 
 SchemeKind = Literal["fp8", "fp8_block", "int8", "mxfp4", "nvfp4", "int4", "grouped"]
 """fp8 and int8: one scale for each output, activations in the same type with one for each token;

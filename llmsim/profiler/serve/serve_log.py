@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
 from llmsim.export.files import check_writable_folder
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload import load_dataset
 
 LONG_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}

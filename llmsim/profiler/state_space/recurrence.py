@@ -15,10 +15,10 @@ tokens.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmsim.model import LinearAttention
-from llmsim.quick_dataclass import dataclass
 
 CHUNK = 64
 Order = Literal["scan", "update"]

@@ -11,7 +11,7 @@ token plus 20 us per request.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from llmsim import _native
 from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
 from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.core import PS_PER_US
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.connectors import (
     POOL,
     GroupOfCase,

@@ -4,11 +4,11 @@ difference.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from llmsim import _native
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case

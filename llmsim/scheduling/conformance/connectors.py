@@ -17,12 +17,12 @@ requests are parked for, a share fails by `load_failures`: its `chance` is in 2^
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
 from llmsim.config.engine.offloading import EVICTIONS
 from llmsim.core import PS_PER_NS
-from llmsim.quick_dataclass import dataclass
 
 BYTES_PER_TOKEN = 1000
 HANDOVER, POOL, OFFLOADING = "handover", "pool", "offloading"

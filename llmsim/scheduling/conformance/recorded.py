@@ -6,6 +6,7 @@ and its `steps`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,6 @@ from llmsim import _native
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.cases import Case, run_case
 from llmsim.scheduling.conformance.connectors import time_digits
 from llmsim.workload.open_trace import opened

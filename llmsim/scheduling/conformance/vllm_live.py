@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from llmsim import _native
 from llmsim.config.engine.profile import PROVEN, EngineProfile, load_profile, nearest_profile
 from llmsim.config.errors import InputError
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.base import Emitted, ScheduledItem
 from llmsim.scheduling.conformance.cases import (
     Case,

@@ -3,11 +3,11 @@ against itself.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.comparability import check
 from llmsim.validation.logs.pairing import Pairs, pair
 from llmsim.validation.logs.recording import Finding, Float64, Recording

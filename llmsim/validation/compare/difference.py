@@ -11,11 +11,11 @@ procedure (S. Holm, 1979) keeps the chance of any false alarm over all metrics a
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.logs.pairing import Pairs
 from llmsim.validation.logs.recording import Float64, Int64, Recording
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.difference import Difference
 
 _RULE = re.compile(r"\s*([a-z0-9_]+)\s*(>=|<=|>|<)\s*([+-]?)([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")

@@ -4,6 +4,7 @@ them are apart.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.config.reading import file_text, quoted
 from llmsim.core import PS_PER_S, Results
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 HEADER = ("time_s", "throughput")

@@ -3,12 +3,12 @@ time.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llmsim.lowering.adjust.ablation_terms import TERMS
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.logs.recording import Recording
 

@@ -3,7 +3,7 @@ half.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.compare.mismatch import ANOTHER_SERVER
 from llmsim.validation.fit.doctor import Diagnosis, score

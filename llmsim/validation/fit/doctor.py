@@ -1,13 +1,13 @@
 """Finds the engine option that would explain a log which the described deployment contradicts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llmsim.config import EngineArgs
 from llmsim.config.errors import LlmsimError
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.compare.mismatch import most_at_once
 from llmsim.validation.logs.recording import Finding, Recording

@@ -4,8 +4,7 @@ around its best.
 
 import math
 from collections.abc import Callable
-
-from llmsim.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

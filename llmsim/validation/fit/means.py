@@ -4,6 +4,7 @@ machine fitted.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,6 @@ from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, shown
 from llmsim.exact import exact_sum
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.compare.compare import Value
 from llmsim.validation.compare.mismatch import LATENCIES, gross_differences
 from llmsim.validation.fit.calibrate import AXES, MOST_OTHER_WORK, check_constant

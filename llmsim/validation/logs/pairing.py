@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.validation.logs.recording import Finding, Int64, Recording
 
 _NUMBER = re.compile(r"([0-9]+)[^0-9]*$")

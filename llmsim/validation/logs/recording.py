@@ -1,14 +1,13 @@
 """What is known of each request of a run, real or simulated, in one form."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_S, Results
 from llmsim.exact import exact_sum
-from llmsim.quick_dataclass import dataclass
 from llmsim.results.metrics import finished_rows
 
 Float64 = NDArray[np.float64]

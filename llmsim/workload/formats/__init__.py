@@ -4,13 +4,12 @@ import gc
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.block_content_ids import with_granularity
 from llmsim.workload.formats.head import Head, head_of
 from llmsim.workload.formats.source import Source

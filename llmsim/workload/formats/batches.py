@@ -7,6 +7,7 @@ at a time and know where each one stands.
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from io import BufferedReader
 from typing import Generic, TypeVar
 
@@ -14,7 +15,6 @@ import msgspec
 import numpy as np
 
 from llmsim.config.reading import MAX_LINE_BYTES, too_long
-from llmsim.quick_dataclass import dataclass
 
 Record = TypeVar("Record")
 CHUNK_BYTES = 1 << 20

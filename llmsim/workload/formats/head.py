@@ -3,11 +3,11 @@
 import csv
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.open_trace import opened
 
 HEAD_BYTES = 1 << 18

@@ -1,14 +1,13 @@
 """What a format reads from, and the columns that it hands over many rows at a time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.models import ModelNames
 from llmsim.workload.options import TraceOptions
 

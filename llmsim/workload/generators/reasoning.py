@@ -1,10 +1,11 @@
 """Reasoning: sessions of hidden planning rounds and one visible answer, of a few templates."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Int64, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.generators.parts import Parts
 from llmsim.workload.limits import MAX_REQUESTS
 from llmsim.workload.synthetic.workload import arrivals_ns, content_of, rows_of

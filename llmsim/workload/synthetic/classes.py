@@ -3,13 +3,13 @@ differ by class.
 """
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.limits import SLO_CLASS
 from llmsim.workload.synthetic.distributions import Lengths
 

@@ -3,6 +3,7 @@ mean means.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.limits import MAX_TOKENS
 
 Float64 = NDArray[np.float64]

@@ -1,12 +1,12 @@
 """Arrivals whose rate changes with time: Poisson processes on a warped clock."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.synthetic.distributions import NS_PER_S, Float64
 
 

@@ -3,13 +3,13 @@ milliseconds.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_NS, Int64, UInt64, Workload
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.columns import next_calls
 from llmsim.workload.limits import MAX_REQUESTS, MAX_TIME_NS, MAX_TOKENS
 from llmsim.workload.models import ModelNames

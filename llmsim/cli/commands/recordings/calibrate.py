@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,6 @@ import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions

@@ -2,13 +2,13 @@
 it is not there.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
 from llmsim.costs.source import CostRequest
 from llmsim.model import Dtypes, short_dtype
-from llmsim.quick_dataclass import dataclass
 
 NEEDED = ("dense.csv", "attention.csv")
 OPTIONAL = ("per_sequence.csv", "indexer.csv", "moe.csv", "skew.csv")

@@ -4,7 +4,7 @@ regular grids.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from llmsim.costs.source import CostRequest, SplitGrid, to_ps
 from llmsim.costs.sources.bundle.files import BundleFiles
 from llmsim.costs.sources.bundle.grid_completion import fill_line_axis
 from llmsim.costs.sources.csv_tables import Table, read_table, read_text, refuse_duplicates
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Attention

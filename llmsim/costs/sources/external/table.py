@@ -19,13 +19,13 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import json_value, shown
 from llmsim.costs.sources.csv_tables import read_content, read_text
-from llmsim.quick_dataclass import dataclass
 
 LATENCY_UNITS = {"latency_us": 1.0, "latency_ns": 1e-3, "latency_ms": 1e3, "latency_s": 1e6}
 ENERGY_UNITS = {

@@ -4,6 +4,7 @@ one, scaled.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
 from llmsim.model import short_dtype
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Attention

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,6 @@ from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import CostRequest, to_ps
 from llmsim.costs.sources.silicon.attention import AttentionRows
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Hardware

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from llmsim.config import input_files
 from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
-from llmsim.quick_dataclass import dataclass
 
 PACKAGE = "aiconfigurator_core"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")

@@ -4,7 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.sources.silicon.database import TablePath, read_columns
-from llmsim.quick_dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

@@ -8,14 +8,13 @@ the norm or activation before the matrix. A checkpoint with fixed scales has non
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.costs.sources.silicon.memory_bound import BYTES_PER_ELEMENT, Streaming, measured_curve
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.costs.sources.silicon.database import Database, TablePath

@@ -10,7 +10,7 @@ computes next to nothing). Where it is absent, the data sheet makes the curve.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,6 @@ from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
 from llmsim.model import Elementwise, Sampler
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.model import Operator

@@ -10,7 +10,7 @@ tables, take the data sheet for indexer and attention and GEMMs for the projecti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,6 @@ from llmsim.costs.sources.silicon.attention import AttentionRows
 from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
 from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
 from llmsim.model import Attention, Indexer, LatentAttention, short_dtype
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest

@@ -5,6 +5,7 @@ domains on links of a topology, and KV on the way to other groups or to tiers.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -14,7 +15,6 @@ from llmsim.lowering.network.contended.domains import Domain, Kind
 from llmsim.lowering.network.contended.meeting import LinksCrossed, kinds_with_kv, may_contend
 from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
 """Groups whose collectives run together, and the kinds of links that these can take."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmsim.config import Deployment
 from llmsim.lowering.parallel_layout import LoweredLockstep
-from llmsim.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

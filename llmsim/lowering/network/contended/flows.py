@@ -6,6 +6,7 @@ rows for experts are flows that load the ports as the rows do.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from llmsim import _native
@@ -17,7 +18,6 @@ from llmsim.lowering.network.contended.domains import KINDS, Domain, Kind, Sourc
 from llmsim.lowering.network.contended.plans import PlacedDomain, rows_to
 from llmsim.lowering.network.topology import Routes
 from llmsim.model import AllToAll, Collective, Layout
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

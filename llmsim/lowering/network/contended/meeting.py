@@ -1,13 +1,13 @@
 """Which domains' collectives share links of a topology with others, or with KV."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from llmsim.config import Deployment
 from llmsim.lowering.network.contended import flows
 from llmsim.lowering.network.contended.domains import Domain, Kind, Source
 from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
-from llmsim.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """What the collective library's plans move for a domain: by size, between which of its devices."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import permutations
@@ -13,7 +13,6 @@ from llmsim.lowering.network.contended.domains import Domain
 from llmsim.lowering.network.topology import Routes
 from llmsim.model import AllToAll, Collective
 from llmsim.model.parallel.expert_parallel import hit
-from llmsim.quick_dataclass import dataclass
 
 MOST_PAIRED = 64
 """Ranks whose rows to each other are flows of their own."""

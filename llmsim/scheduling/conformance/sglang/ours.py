@@ -1,12 +1,12 @@
 """A case of SGLang's scheduler run by our own."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
 from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.core import PS_PER_US
-from llmsim.quick_dataclass import dataclass
 from llmsim.scheduling.conformance.cases import (
     Case,
     group_spec,

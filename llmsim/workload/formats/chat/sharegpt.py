@@ -10,6 +10,7 @@ chat template is added in either case.
 
 import importlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 from llmsim.workload.formats.batches import Batch
 from llmsim.workload.formats.documents import HALF, json_documents
 from llmsim.workload.formats.head import Head

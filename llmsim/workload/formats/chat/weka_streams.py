@@ -1,5 +1,6 @@
 """The calls of Weka conversations as streams: which call follows which, and how long after it."""
 
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -10,7 +11,6 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
-from llmsim.quick_dataclass import dataclass
 
 BLOCK_TOKENS = 64
 OVERLAP_NS = 1_000_000
