@@ -1857,6 +1857,15 @@ class OffloadingConfig:
     def blocks_per_chunk(self, arg: int, /) -> None: ...
 
     @property
+    def sync_load_tokens(self) -> int:
+        """
+        Tokens that a step loads and waits for, at most; others are parked meanwhile.
+        """
+
+    @sync_load_tokens.setter
+    def sync_load_tokens(self, arg: int, /) -> None: ...
+
+    @property
     def prompt_only(self) -> bool:
         """Chunks of answers are not stored."""
 
@@ -1900,6 +1909,9 @@ class CopiesBelow:
 
     def store(self, job: int, request: int, tokens: int) -> None:
         """A copy of so many tokens to host memory."""
+
+    def load_in_step(self, job: int, request: int, tokens: int) -> None:
+        """A load for which the step that is formed waits."""
 
     def flush(self, job: int) -> None:
         """The step that is formed waits for this store."""

@@ -73,6 +73,7 @@ def full() -> Json:
         "kv_offloading_eviction_policy": "arc",
         "kv_offloading_prompt_only": False,
         "kv_offloading_store_threshold": 2,
+        "kv_offloading_sync_load_budget_bytes": 1 << 30,
         "max_num_encoder_input_tokens": 4096,
         "encoder_cache_size": 8192,
         "disable_chunked_mm_input": True,

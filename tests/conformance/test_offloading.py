@@ -28,6 +28,7 @@ def test_random_cases_draw_every_option() -> None:
     assert {one["eviction"] for one in connectors} == {"lru", "arc"}
     assert {one["prompt_only"] for one in connectors} == {True, False}
     assert {one["store_threshold"] for one in connectors} == {0, 2, 3}
+    assert {one["sync_load_tokens"] for one in connectors} == {0, 40, 200, 10**6}
     for config in drawn:
         assert config["enable_prefix_caching"]
         assert not {"kv_windows", "encoder_tokens"} & set(config)
@@ -117,6 +118,28 @@ def test_a_chunk_of_several_blocks_comes_whole_or_not_at_all() -> None:
     """Three blocks make a chunk of 12 tokens, of which 40 have three: 36,000 bytes take 3.6 ms."""
     found = starts(one_at_a_time(chunk_blocks=3))
     assert found["r2"] == (2 * WHOLE + 3_600 * PS_PER_US, 4, 36)
+
+
+def test_a_step_waits_for_loads_within_its_budget() -> None:
+    """36 tokens take 3.6 ms. Whoever fits the budget is scheduled in front of them, and its step
+    ends when that of a parked request does.
+    """
+    parked, waited = (
+        run_groups(one_at_a_time(chunk_blocks=3, sync_load_tokens=tokens)).groups[0]
+        for tokens in (35, 36)
+    )
+    (late,), (early,) = (
+        [step for step in steps if step["scheduled"][0] == ("r2", 4, 36)]
+        for steps in (parked, waited)
+    )
+    assert late["schedule_ps"] == 2 * WHOLE + 3_600 * PS_PER_US
+    assert early["schedule_ps"] == 2 * WHOLE
+    assert early["end_ps"] == late["end_ps"]
+
+
+def test_a_whole_prompt_is_parked_within_any_budget() -> None:
+    """Something has to be left to compute."""
+    assert starts(one_at_a_time(sync_load_tokens=1000))["r2"] == (2 * WHOLE + 4 * MS, 1, 39)
 
 
 def test_who_takes_blocks_of_a_store_waits_for_it() -> None:

@@ -68,6 +68,17 @@ def test_each_option_changes_what_is_stored() -> None:
     assert arc != lru
 
 
+def test_steps_wait_for_loads_within_their_budget() -> None:
+    """A token has 131,072 bytes, and nothing is loaded in fewer than 64 blocks of 16."""
+    plain, less, enough = (
+        run(kv_offloading_size=4, kv_offloading_sync_load_budget_bytes=131_072 * tokens)
+        for tokens in (0, 1023, 1024)
+    )
+    assert plain.summary["mean_ttft_ms"] == less.summary["mean_ttft_ms"]
+    assert enough.summary["mean_ttft_ms"] != plain.summary["mean_ttft_ms"]
+    assert offloading(enough)["loaded_tokens"] > 5 * 1024
+
+
 def test_the_pool_is_that_of_all_ranks_and_every_rank_moves_its_share(tmp_path: Path) -> None:
     """Two ranks keep half of each token: the pool has as many chunks, and every chunk is stored
     once.

@@ -56,6 +56,7 @@ _SHOWN_IF_SET = (
     "kv_offloading_eviction_policy",
     "kv_offloading_prompt_only",
     "kv_offloading_store_threshold",
+    "kv_offloading_sync_load_budget_bytes",
     "max_num_encoder_input_tokens",
     "encoder_cache_size",
     "disable_chunked_mm_input",
@@ -179,6 +180,8 @@ class EngineArgs:
     """None: true, as in vLLM."""
     kv_offloading_store_threshold: int | None
     """None: 0, with which chunks are stored at once."""
+    kv_offloading_sync_load_budget_bytes: int | None
+    """None: 0, with which no step waits for a load."""
     max_num_encoder_input_tokens: int | None
     """Tokens of encoder inputs of a step; None: max_num_batched_tokens."""
     encoder_cache_size: int | None

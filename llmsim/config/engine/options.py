@@ -268,6 +268,13 @@ class EngineOptions(Section):
         description="Offloads a chunk when it is computed or found for the so manieth time; below "
         "2, the default, at once.",
     )
+    kv_offloading_sync_load_budget_bytes: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 50)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Limits the bytes of each device that a step loads and waits for; requests "
+        "beyond it are parked until their KV has come. 0, the default, parks all.",
+    )
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens of images and other inputs that a step encodes "

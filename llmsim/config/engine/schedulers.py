@@ -56,6 +56,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "kv_offloading_eviction_policy": None,
     "kv_offloading_prompt_only": None,
     "kv_offloading_store_threshold": None,
+    "kv_offloading_sync_load_budget_bytes": None,
     "max_num_encoder_input_tokens": None,
     "encoder_cache_size": None,
     "disable_chunked_mm_input": False,
@@ -95,6 +96,7 @@ KV_OFFLOADING = (
     "kv_offloading_eviction_policy",
     "kv_offloading_prompt_only",
     "kv_offloading_store_threshold",
+    "kv_offloading_sync_load_budget_bytes",
 )
 
 VERSIONED = (

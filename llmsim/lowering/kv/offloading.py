@@ -81,6 +81,8 @@ def offloading_config(
     native.store_threshold = engine.kv_offloading_store_threshold or 0
     sizes = rank_bytes_per_token(model, layout, ledger, dtypes, engine.block_size)
     tokens = engine.block_size * layout.context_ranks * native.blocks_per_chunk
+    budget = engine.kv_offloading_sync_load_budget_bytes or 0
+    native.sync_load_tokens = budget // sizes[0]
     copies = _stored(model, layout, sizes)
     chunk = -(-sum(copies) * tokens // PAGE_BYTES) * PAGE_BYTES
     native.num_chunks = _size_bytes(engine) // chunk

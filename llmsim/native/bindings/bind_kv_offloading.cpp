@@ -31,6 +31,8 @@ void bind_kv_offloading(nb::module_& m) {
           [](OffloadingConfig& c, std::int64_t size) { c.pool.max_tracker_size = size; },
           "Chunks whose offers are counted.")
       .def_rw("blocks_per_chunk", &OffloadingConfig::blocks_per_chunk)
+      .def_rw("sync_load_tokens", &OffloadingConfig::sync_load_tokens,
+              "Tokens that a step loads and waits for, at most; others are parked meanwhile.")
       .def_rw("prompt_only", &OffloadingConfig::prompt_only, "Chunks of answers are not stored.");
   nb::class_<GroupCopiesConfig>(m, "OffloadingCopies",
                                 "How a group's KV comes to host memory and back.")

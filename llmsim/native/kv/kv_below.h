@@ -22,8 +22,13 @@ class KvBelow {
 
   // Whether there is anything.
   virtual bool there() const { return true; }
-  // Whether who takes something from below is parked until it has come; else its step waits.
+  // Whether who takes something from below may be parked until it has come; else its step waits.
   virtual bool parks() const { return false; }
+  // Whether this request, for which something was just found, is parked for it.
+  virtual bool parks_for(RequestId request) const {
+    static_cast<void>(request);
+    return parks();
+  }
   // Of what is found, recalled and lost at once.
   virtual std::int32_t chunk_tokens() const { return 1; }
 

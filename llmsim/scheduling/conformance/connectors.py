@@ -132,6 +132,7 @@ def offloading_config(case: Case) -> "_native.OffloadingConfig":
     native.store_threshold = connector["store_threshold"]
     native.blocks_per_chunk = connector["chunk_blocks"]
     native.prompt_only = connector["prompt_only"]
+    native.sync_load_tokens = connector.get("sync_load_tokens", 0)
     return native
 
 
@@ -145,6 +146,7 @@ def offloading_options(native: "_native.OffloadingConfig") -> Case:
         "eviction": names[native.eviction],
         "store_threshold": native.store_threshold,
         "prompt_only": native.prompt_only,
+        "sync_load_tokens": native.sync_load_tokens,
     }
 
 

@@ -133,6 +133,7 @@ def offloading(rng: np.random.Generator) -> dict[str, Any]:
         "prompt_only": bool(rng.random() < 0.5),
         "bytes_per_s": int(rng.choice([10**6, 10**7, 10**8, 10**10])),
         "latency_ns": int(rng.choice([0, 1000, 10**6])),
+        "sync_load_tokens": int(rng.choice([0, 0, 40, 200, 10**6])),
     }
 
 

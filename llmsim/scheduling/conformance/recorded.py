@@ -57,6 +57,7 @@ class _Connector(msgspec.Struct):
     eviction: Literal["lru", "arc"] = "lru"
     store_threshold: _Count = 0
     prompt_only: bool = True
+    sync_load_tokens: _Count = 0
     load_failures: _LoadFailures | None = None
 
 

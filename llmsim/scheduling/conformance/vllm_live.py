@@ -141,6 +141,7 @@ def _transfer_config(role: str, connector: dict[str, Any]) -> Any:
                 "eviction_policy": connector["eviction"],
                 "store_threshold": connector["store_threshold"],
                 "offload_prompt_only": connector["prompt_only"],
+                "sync_load_tokens": connector["sync_load_tokens"],
             },
         )
     return KVTransferConfig(

@@ -12,8 +12,8 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 
 class TimedOffloading(OffloadingConnector):  # type: ignore[misc]
-    """`num_chunks` of `kv_connector_extra_config` says how many chunks the pool holds, whatever
-    their bytes.
+    """`num_chunks` of `kv_connector_extra_config` says how many chunks the pool holds, and
+    `sync_load_tokens` what a step loads and waits for, whatever their bytes.
     """
 
     keeps_finished = False
@@ -27,6 +27,8 @@ class TimedOffloading(OffloadingConnector):  # type: ignore[misc]
         size = config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk
         page = SharedOffloadRegion.BLOCK_SIZE_ALIGNMENT
         said["cpu_bytes_to_use"] = said["num_chunks"] * -(-size // page) * page
+        per_token = config.worker_kv_bytes_per_block // vllm_config.cache_config.block_size
+        said["sync_load_budget_bytes"] = said["sync_load_tokens"] * per_token
         super().__init__(vllm_config, role, kv_cache_config)
         self.rows = {}
         self.reserved: list[tuple[int, int]] = []
@@ -40,7 +42,9 @@ class TimedOffloading(OffloadingConnector):  # type: ignore[misc]
         ended = sorted(scheduler_output.finished_req_ids)
         meta = super().build_connector_meta(replace(scheduler_output, finished_req_ids=ended))
         for job, load in meta.load_jobs.items():
-            self.copies.load(job, self._asked(load.req_id, job, True), self._tokens(load.dst_spec))
+            begin = self.copies.load_in_step if load.sync else self.copies.load
+            row = self._asked(load.req_id, job, not load.sync)
+            begin(job, row, self._tokens(load.dst_spec))
         for job, store in meta.store_jobs.items():
             row = self._asked(store.req_id, job, False)
             self.copies.store(job, row, self._tokens(store.src_spec))
@@ -48,8 +52,8 @@ class TimedOffloading(OffloadingConnector):  # type: ignore[misc]
             self.copies.flush(job)
         return meta
 
-    def _asked(self, name: str, job: int, load: bool) -> int:
-        self._jobs.setdefault(name, deque()).append((job, load))
+    def _asked(self, name: str, job: int, parks: bool) -> int:
+        self._jobs.setdefault(name, deque()).append((job, parks))
         row: int = self.rows[name]
         return row
 
@@ -58,6 +62,6 @@ class TimedOffloading(OffloadingConnector):  # type: ignore[misc]
 
     def moved(self, name: str, blocks: Callable[[str], Any]) -> dict[str, Any]:
         """What vLLM is told when the oldest copy of a request has ended."""
-        job, load = self._jobs[name].popleft()
+        job, parked = self._jobs[name].popleft()
         ended = {"kv_connector_worker_meta": OffloadingWorkerMetadata(completed_jobs={job: 1})}
-        return ended | ({"finished_recving": {name}} if load else {})
+        return ended | ({"finished_recving": {name}} if parked else {})

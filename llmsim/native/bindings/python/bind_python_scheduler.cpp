@@ -257,6 +257,8 @@ void bind_pools_below(nb::module_& m) {
            "A copy of so many tokens from host memory; jobs have ever larger numbers.")
       .def("store", &CopiesBelow::store, nb::arg("job"), nb::arg("request"), nb::arg("tokens"),
            "A copy of so many tokens to host memory.")
+      .def("load_in_step", &CopiesBelow::load_in_step, nb::arg("job"), nb::arg("request"),
+           nb::arg("tokens"), "A load for which the step that is formed waits.")
       .def("flush", &CopiesBelow::flush, nb::arg("job"),
            "The step that is formed waits for this store.");
 }

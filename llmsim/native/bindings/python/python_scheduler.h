@@ -57,6 +57,10 @@ class CopiesBelow {
     copies_.store(job, request, tokens);
     ++num_jobs_;
   }
+  void load_in_step(std::int64_t job, RequestId request, std::int64_t tokens) {
+    copies_.load_in_step(job, request, tokens);
+    ++num_jobs_;
+  }
   void flush(std::int64_t job) { copies_.flush(job); }
   // So far.
   std::int32_t num_jobs() const { return num_jobs_; }

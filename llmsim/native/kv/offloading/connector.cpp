@@ -20,6 +20,9 @@ OffloadingConnector::OffloadingConnector(const OffloadingConfig& config, std::in
                                 std::to_string(config.blocks_per_chunk));
   if (config.pool.num_chunks < 0)
     throw std::invalid_argument("a pool of offloaded KV of a negative size");
+  if (config.sync_load_tokens < 0)
+    throw std::invalid_argument("a step waits for loads of at least no token, not " +
+                                std::to_string(config.sync_load_tokens));
 }
 
 std::vector<OffloadedChunk> OffloadingConnector::chunks_of(RequestId request, std::int32_t first,
@@ -33,6 +36,7 @@ std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
   Request& one = requests_[request];
   one.blocks.clear();
   one.num_stored = 0;
+  loads_in_step_.erase(request);
   const auto later = [this] {
     ++counters_.deferred_lookups;
     return kLater;
@@ -52,23 +56,48 @@ std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
   }
   const std::int32_t found = place * chunk_tokens_ - cached;
   if (place == first || (!written && found < chunk_tokens_)) return 0;
-  return written || loaded ? later() : found;
+  if (written || loaded) return later();
+  if (loads_in_step(request, cached, found)) loads_in_step_.insert(request);
+  return found;
+}
+
+// One token at least is left to compute.
+bool OffloadingConnector::loads_in_step(RequestId request, std::int32_t cached,
+                                        std::int32_t found) {
+  if (cached + found >= sequences_[request].num_tokens) return false;
+  if (sync_load_tokens_ + found > config_.sync_load_tokens) return false;
+  sync_load_tokens_ += found;
+  return true;
+}
+
+void OffloadingConnector::recall(RequestId request, std::int32_t hit, std::int32_t recalled) {
+  if (recalled > 0) begin_load(request, hit, recalled, Kind::kLoadInStep);
 }
 
 void OffloadingConnector::end_load(RequestId request, std::int32_t hit, std::int32_t recalled) {
+  const std::vector<BlockId>& blocks = sequences_[request].blocks;
+  taken_.insert(blocks.begin(), blocks.end());
+  begin_load(request, hit, recalled, Kind::kLoad);
+}
+
+void OffloadingConnector::begin_load(RequestId request, std::int32_t hit, std::int32_t recalled,
+                                     Kind kind) {
   Request& one = requests_[request];
   const std::int32_t end = (hit + recalled) / chunk_tokens_;
   const JobId job = next_job_++;
   std::vector<OffloadedChunk> chunks = chunks_of(request, hit / chunk_tokens_, end);
   pool_.prepare_load(chunks, one.access);
-  for (const OffloadedChunk& chunk : chunks) loading_.insert(chunk.key);
-  const std::vector<BlockId>& blocks = sequences_[request].blocks;
-  taken_.insert(blocks.begin(), blocks.end());
   one.num_stored = end;
   one.jobs.push_back(job);
-  jobs_[job] = {request, true, std::move(chunks), {}};
-  copies_.load(job, request, recalled);
   counters_.loaded_tokens += recalled;
+  if (kind == Kind::kLoad) {
+    for (const OffloadedChunk& chunk : chunks) loading_.insert(chunk.key);
+    copies_.load(job, request, recalled);
+  } else {
+    copies_.load_in_step(job, request, recalled);
+    ++num_unawaited_;
+  }
+  jobs_[job] = {request, kind, std::move(chunks), {}};
 }
 
 void OffloadingConnector::note_blocks(RequestId request) {
@@ -114,6 +143,8 @@ void OffloadingConnector::scheduled(std::span<const Scheduled> items,
   }
   left_.clear();
   taken_.clear();
+  loads_in_step_.clear();
+  sync_load_tokens_ = 0;
   first_of_step_ = next_job_;
 }
 
@@ -147,13 +178,13 @@ void OffloadingConnector::begin_store(RequestId request, Request& one,
   one.jobs.push_back(job);
   copies_.store(job, request, tokens);
   counters_.stored_tokens += tokens;
-  ++num_stores_;
+  ++num_unawaited_;
   if (one.has_left) {
     watch(job, blocks);
     const auto taken = [this](BlockId block) { return taken_.contains(block); };
     if (std::ranges::any_of(blocks, taken)) copies_.flush(job);
   }
-  jobs_[job] = {request, false, std::move(chunks), std::move(blocks)};
+  jobs_[job] = {request, Kind::kStore, std::move(chunks), std::move(blocks)};
 }
 
 void OffloadingConnector::watch(JobId job, const std::vector<BlockId>& blocks) {
@@ -173,13 +204,17 @@ bool OffloadingConnector::moved(RequestId request) {
   const JobId job = one.jobs.front();
   one.jobs.pop_front();
   const auto found = jobs_.find(job);
-  const bool load = found->second.load;
-  if (load) {
+  const Kind kind = found->second.kind;
+  const bool awaited = kind == Kind::kLoad;
+  if (kind == Kind::kStore) {
+    pool_.complete_store(found->second.chunks);
+  } else {
     pool_.complete_load(found->second.chunks);
+  }
+  if (awaited) {
     for (const OffloadedChunk& chunk : found->second.chunks) loading_.erase(chunk.key);
   } else {
-    pool_.complete_store(found->second.chunks);
-    --num_stores_;
+    --num_unawaited_;
   }
   if (one.has_left) {
     for (const BlockId block : found->second.blocks) {
@@ -192,7 +227,7 @@ bool OffloadingConnector::moved(RequestId request) {
   const auto waits = [request](const Scheduled& gone) { return gone.request == request; };
   if (one.has_left && one.jobs.empty() && std::ranges::none_of(left_, waits))
     requests_.erase(request);
-  return load;
+  return awaited;
 }
 
 }  // namespace llmsim

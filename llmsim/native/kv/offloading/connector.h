@@ -6,6 +6,8 @@
 // pool holds its room from then on, and gives it to nobody until the copy has ended. A waiting
 // request whose prefix goes on in the pool is parked until that has come. It is passed over for a
 // step where a chunk of it is on its way, in either direction, or where a copy of its own is.
+// With a budget of tokens that a step may load, who fits it is not parked, but runs in the step,
+// which waits for the load.
 //
 // Blocks of a request that has ended are free while they are being stored: a step that takes one of
 // them waits for the copy, as does one that takes away a running request's blocks.
@@ -30,7 +32,8 @@ namespace llmsim {
 struct OffloadingConfig {
   CpuManagerConfig pool;
   std::int32_t blocks_per_chunk = 1;
-  bool prompt_only = true;  // chunks of answers are not stored
+  bool prompt_only = true;            // chunks of answers are not stored
+  std::int64_t sync_load_tokens = 0;  // that a step loads and waits for, at most
 };
 
 class OffloadingConnector final : public KvBelow {
@@ -43,16 +46,17 @@ class OffloadingConnector final : public KvBelow {
                       SequenceTable& sequences, KeyOf key_of, GroupCopies& copies);
 
   bool parks() const override { return true; }
+  bool parks_for(RequestId request) const override { return !loads_in_step_.contains(request); }
   std::int32_t chunk_tokens() const override { return chunk_tokens_; }
   std::int32_t find(RequestId request, std::int32_t cached) override;
-  void recall(RequestId, std::int32_t, std::int32_t) override {}
+  void recall(RequestId request, std::int32_t hit, std::int32_t recalled) override;
   void begin_load(RequestId, std::int32_t, std::int32_t) override {}
   void end_load(RequestId request, std::int32_t hit, std::int32_t recalled) override;
   void computed(RequestId, std::int32_t, std::int32_t) override {}
   void scheduled(std::span<const Scheduled> items, std::span<const RequestId> preempted) override;
   void left(RequestId request, std::int32_t computed) override;
   bool moved(RequestId request) override;
-  std::int32_t num_unawaited() const override { return num_stores_; }
+  std::int32_t num_unawaited() const override { return num_unawaited_; }
   bool consistent() const override { return pool_.consistent(); }
   bool pending() const override { return !left_.empty() || !jobs_.empty(); }
 
@@ -64,9 +68,10 @@ class OffloadingConnector final : public KvBelow {
 
  private:
   using JobId = GroupCopies::JobId;
+  enum class Kind : std::uint8_t { kStore, kLoad, kLoadInStep };
   struct Job {
     RequestId request;
-    bool load;
+    Kind kind;
     std::vector<OffloadedChunk> chunks;
     std::vector<BlockId> blocks;  // that a store reads
   };
@@ -83,6 +88,10 @@ class OffloadingConnector final : public KvBelow {
   }
   std::vector<OffloadedChunk> chunks_of(RequestId request, std::int32_t first,
                                         std::int32_t end) const;
+  // Whether the step waits for the load of so many tokens behind the first `cached` ones. Takes
+  // them off its budget.
+  bool loads_in_step(RequestId request, std::int32_t cached, std::int32_t found);
+  void begin_load(RequestId request, std::int32_t hit, std::int32_t recalled, Kind kind);
   void note_blocks(RequestId request);
   void flush_preempted(RequestId request);
   void flush_taken();
@@ -100,11 +109,14 @@ class OffloadingConnector final : public KvBelow {
   std::unordered_map<JobId, Job> jobs_;
   JobId next_job_ = 0, first_of_step_ = 0;
   std::unordered_set<Key> loading_;
+  // Of the step that is being formed: whose loads it waits for, and their tokens.
+  std::unordered_set<RequestId> loads_in_step_;
+  std::int64_t sync_load_tokens_ = 0;
   std::vector<KvBelow::Scheduled> left_;  // since the last step
   std::unordered_set<BlockId> taken_;     // by this step, and by loads that begin with it
   // Stores that still read a block which nobody holds any more.
   std::unordered_map<BlockId, std::vector<JobId>> watched_;
-  std::int32_t num_stores_ = 0;
+  std::int32_t num_unawaited_ = 0;
   OffloadingCounters counters_;
 };
 

@@ -13,6 +13,12 @@ void GroupCopies::store(JobId job, RequestId request, std::int64_t tokens) {
   queues_[kStores].asked.push_back({job, request, tokens});
 }
 
+void GroupCopies::load_in_step(JobId job, RequestId request, std::int64_t tokens) {
+  queues_[kLoadsInStep].asked.push_back(
+      {.job = job, .request = request, .tokens = tokens, .gate = true});
+  ++gates_;
+}
+
 void GroupCopies::flush(JobId job) {
   const auto same = [job](const Copy& copy) { return copy.job == job; };
   Queue& stores = queues_[kStores];
@@ -27,29 +33,32 @@ void GroupCopies::flush(JobId job) {
 }
 
 void GroupCopies::formed(Ps now, std::int32_t in_flight, bool runs) {
-  for (Queue& queue : queues_) {
+  const bool loads_first = !queues_[kLoadsInStep].asked.empty();
+  for (std::size_t i = 0; i < kQueues; ++i) {
+    Queue& queue = queues_[i];
     std::ranges::stable_partition(queue.asked, [](const Copy& copy) { return copy.gate; });
     for (Copy& copy : queue.asked) {
-      copy.after = ended_ + in_flight + (runs && !copy.gate);
+      const bool in_front = copy.gate || (loads_first && i == kLoads);
+      copy.after = ended_ + in_flight + (runs && !in_front);
       queue.submitted.push_back(copy);
     }
     queue.asked.clear();
   }
-  for (const std::size_t direction : {kLoads, kStores}) begin(direction, now);
+  for (std::size_t queue = 0; queue < kQueues; ++queue) begin(queue, now);
 }
 
 void GroupCopies::step_ended(Ps now) {
   ++ended_;
-  for (const std::size_t direction : {kLoads, kStores}) begin(direction, now);
+  for (std::size_t queue = 0; queue < kQueues; ++queue) begin(queue, now);
 }
 
-void GroupCopies::begin(std::size_t direction, Ps now) {
-  Queue& queue = queues_[direction];
+void GroupCopies::begin(std::size_t index, Ps now) {
+  Queue& queue = queues_[index];
   if (queue.transfers > 0 || queue.submitted.empty() || queue.submitted.front().after > ended_)
     return;
-  const bool loads = direction == kLoads;
+  const bool loads = index != kStores;
   const std::int64_t tokens = queue.submitted.front().tokens;
-  const std::uint64_t token = static_cast<std::uint64_t>(group_) * 2 + direction;
+  const std::uint64_t token = static_cast<std::uint64_t>(group_) * kQueues + index;
   queue.transfers = static_cast<std::int32_t>(config_.ranks.size());
   for (std::size_t rank = 0; rank < config_.ranks.size(); ++rank) {
     const NetworkNodeId from = loads ? config_.host : config_.ranks[rank],
@@ -62,14 +71,14 @@ void GroupCopies::begin(std::size_t direction, Ps now) {
   }
 }
 
-void GroupCopies::landed(std::size_t direction, Ps now) {
-  Queue& queue = queues_[direction];
+void GroupCopies::landed(std::size_t index, Ps now) {
+  Queue& queue = queues_[index];
   if (--queue.transfers > 0) return;
   const Copy copy = queue.submitted.front();
   queue.submitted.pop_front();
-  copies_.callbacks_.ended(group_, copy.request, direction == kLoads);
+  copies_.callbacks_.ended(group_, copy.request, index == kLoads);
   if (copy.gate && --gates_ == 0) copies_.callbacks_.opened(group_);
-  begin(direction, now);
+  begin(index, now);
 }
 
 bool GroupCopies::consistent() const {
@@ -92,7 +101,7 @@ void OffloadingCopies::add_group(const GroupCopiesConfig& config) {
 }
 
 void OffloadingCopies::landed(TransferId, std::uint64_t token, Ps now) {
-  groups_[token / 2]->landed(token % 2, now);
+  groups_[token / GroupCopies::kQueues]->landed(token % GroupCopies::kQueues, now);
 }
 
 }  // namespace llmsim

@@ -1,11 +1,13 @@
 // Copies between a group's devices and host memory, in the order in which vLLM's worker submits
 // them (vLLM 0.33: kv_connector/v1/offloading/worker.py, v1/kv_offload/cpu/gpu_worker.py).
 //
-// Each direction is one queue: a copy starts when the one before has ended, and when the steps have
-// ended that were launched before it was submitted. What a step loads is submitted behind the
-// step's kernels, and what it stores in front of the next step's; so both start when it has ended.
-// A step that takes the blocks of a store waits for it (`flush`): that one only follows the steps
-// before. A copy moves each rank's share over the network at once.
+// Each direction is one queue, and loads for which a step waits have their own: a copy starts when
+// the one before has ended, and when the steps have ended that were launched before it was
+// submitted. What a step loads is submitted behind the step's kernels, and what it stores in front
+// of the next step's; so both start when it has ended. A step that takes the blocks of a store
+// waits for it (`flush`), and a step may wait for loads
+// (`load_in_step`): these only follow the steps before, as do all loads of such a step, which are
+// submitted in front of its kernels. A copy moves each rank's share over the network at once.
 #pragma once
 
 #include <array>
@@ -42,6 +44,8 @@ class GroupCopies final : public GroupMoves {
   // Asks for a copy of so many tokens; jobs of a direction have ever larger numbers.
   void load(JobId job, RequestId request, std::int64_t tokens);
   void store(JobId job, RequestId request, std::int64_t tokens);
+  // A load for which the batch that is formed waits.
+  void load_in_step(JobId job, RequestId request, std::int64_t tokens);
   // The batch that is formed waits for the store, unless it has ended.
   void flush(JobId job);
 
@@ -67,15 +71,15 @@ class GroupCopies final : public GroupMoves {
     std::deque<Copy> submitted;  // the first one may be under way
     std::int32_t transfers = 0;  // of it
   };
-  static constexpr std::size_t kLoads = 0, kStores = 1;
+  static constexpr std::size_t kLoads = 0, kStores = 1, kLoadsInStep = 2, kQueues = 3;
 
-  void begin(std::size_t direction, Ps now);
-  void landed(std::size_t direction, Ps now);
+  void begin(std::size_t queue, Ps now);
+  void landed(std::size_t queue, Ps now);
 
   OffloadingCopies& copies_;
   std::int32_t group_;
   GroupCopiesConfig config_;
-  std::array<Queue, 2> queues_;
+  std::array<Queue, kQueues> queues_;
   std::int64_t ended_ = 0;  // steps
   std::int32_t gates_ = 0;
   std::vector<std::pair<std::int32_t, std::int64_t>> moved_{{0, 0}};  // there is one pool
@@ -85,7 +89,7 @@ class OffloadingCopies final : public TransferOwner {
  public:
   struct Callbacks {
     std::function<void(std::int32_t group)> opened;  // its batch may start
-    // A request's oldest copy has ended.
+    // A request's oldest copy has ended; `load`: the request is parked for it.
     std::function<void(std::int32_t group, RequestId request, bool load)> ended;
   };
   OffloadingCopies(SharedNetwork& network, Callbacks callbacks)

@@ -306,7 +306,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   const std::int32_t brought = tokens_brought(s, config_.decode_only);
   const std::int32_t recalled = kv_.below().find(request, hit);
   if (recalled == KvBelow::kLater) return Admission::kPassedOver;
-  if (recalled > 0 && hit + recalled > brought && kv_.below().parks())
+  if (recalled > 0 && hit + recalled > brought && kv_.below().parks_for(request))
     return load(now, request, hit, recalled);
   const std::int32_t cached = std::max(hit + recalled, brought);
   if (defers_prompts_ && !(config_.rules.admits_last_token && cached >= s.num_tokens - 1))
