@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from llmsim.config import Deployment
     from llmsim.lowering import LoweredDeployment
     from llmsim.lowering.kv.tiers import KvTierOptions
-    from llmsim.lowering.layouts import LayoutPlan, LayoutPlans
     from llmsim.lowering.network.cluster_network import ClusterNetwork
+    from llmsim.lowering.switches.layouts import LayoutPlan, LayoutPlans
     from llmsim.scheduling.reconfigure import Decision
 
 Lower = Callable[["Deployment", "ClusterNetwork | None"], "LoweredDeployment"]
@@ -32,7 +32,7 @@ def plans_of(
     from llmsim.config.cluster_file.cluster import first_layout, places_of, serving
     from llmsim.config.cluster_file.json_positions import field_path
     from llmsim.config.cluster_file.layouts import Reconfiguration
-    from llmsim.lowering.layouts import plan_layouts
+    from llmsim.lowering.switches.layouts import plan_layouts
 
     assert cluster.layouts is not None
     cost = cluster.reconfiguration or Reconfiguration()
@@ -68,9 +68,9 @@ def _plan(
     options: RunOptions,
 ) -> "LayoutPlan":
     """A layout, on the network of those that were planned before it."""
-    from llmsim.lowering.layouts import LayoutPlan
     from llmsim.lowering.network.cluster_network import cluster_network, network_beside
     from llmsim.lowering.network.topology import routes_of
+    from llmsim.lowering.switches.layouts import LayoutPlan
 
     beside = before[-1].network if before else None
     lowered = lower(deployment, beside)
@@ -121,7 +121,7 @@ def _with_all_shards(
 
     Raises InfeasibleError where a device has no room for them.
     """
-    from llmsim.lowering.weight_shards import largest_shard
+    from llmsim.lowering.switches.weight_shards import largest_shard
 
     shards = [largest_shard(plan) for plan in plans]
     _check_room(cluster, plans, sum(shards))
@@ -229,7 +229,7 @@ def _refuse_unknown_nodes(
     cluster: "ClusterModel", options: RunOptions, plans: "list[LayoutPlan]"
 ) -> None:
     """What goes between nodes needs to know where they end."""
-    from llmsim.lowering.weight_moves import devices_per_server
+    from llmsim.lowering.switches.weight_moves import devices_per_server
 
     apart = any(plan.lowered.kv_transfers is not None for plan in plans)
     if cluster.node is not None or not (apart or options.tiers is not None):

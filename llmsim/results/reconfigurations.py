@@ -10,7 +10,7 @@ from llmsim.exact import exact_sum
 from llmsim.results.metrics import makespan_ps
 
 if TYPE_CHECKING:
-    from llmsim.lowering.layouts import LayoutPlans
+    from llmsim.lowering.switches.layouts import LayoutPlans
 
 DIGITS = 12
 

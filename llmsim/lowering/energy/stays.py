@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llmsim.lowering.energy.accounting import Accounting, handed_over
 
 if TYPE_CHECKING:
-    from llmsim.lowering.layouts import LayoutPlans
+    from llmsim.lowering.switches.layouts import LayoutPlans
 
 FOR_EVER_PS = (1 << 63) - 1
 

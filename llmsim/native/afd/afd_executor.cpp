@@ -4,7 +4,7 @@
 
 #include "afd/afd_graph.h"
 #include "afd/contended_afd.h"
-#include "step/expanded.h"
+#include "step/executors/expanded.h"
 
 namespace llmsim {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "afd/afd_pricer.h"
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 

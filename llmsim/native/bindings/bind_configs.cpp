@@ -10,7 +10,7 @@
 #include "offload/offload_config.h"
 #include "program/drafter.h"
 #include "scheduler/registry.h"
-#include "step/expanded.h"
+#include "step/executors/expanded.h"
 
 using namespace nanobind::literals;
 

@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 
 using namespace nanobind::literals;
 

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 
 using namespace nanobind::literals;
 

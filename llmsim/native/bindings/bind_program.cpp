@@ -10,7 +10,7 @@
 #include "bindings/bindings.h"
 #include "scheduler/impl/vllm_v1/vllm_v1.h"
 #include "scheduler/registry.h"
-#include "step/expanded.h"
+#include "step/executors/expanded.h"
 
 using namespace nanobind::literals;
 

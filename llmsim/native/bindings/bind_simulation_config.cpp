@@ -19,10 +19,10 @@
 #include "scheduler/impl/no_requests.h"
 #include "scheduler/registry.h"
 #include "step/batch_runner.h"
-#include "step/contended.h"
-#include "step/expanded.h"
-#include "step/folded.h"
-#include "step/outside.h"
+#include "step/executors/contended.h"
+#include "step/executors/expanded.h"
+#include "step/executors/folded.h"
+#include "step/executors/outside.h"
 
 using namespace nanobind::literals;
 

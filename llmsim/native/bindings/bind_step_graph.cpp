@@ -11,7 +11,7 @@
 #include "afd/afd_graph.h"
 #include "afd/afd_pricer.h"
 #include "bindings/bindings.h"
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 

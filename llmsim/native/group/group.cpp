@@ -5,8 +5,8 @@
 
 #include "group/lockstep_group.h"
 #include "group/observer.h"
-#include "kv/kv_tiers.h"
 #include "kv/offloading/copies.h"
+#include "kv/tiers/kv_tiers.h"
 
 namespace llmsim {
 

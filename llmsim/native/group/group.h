@@ -14,11 +14,11 @@
 #include "group/api_server.h"
 #include "group/completion.h"
 #include "group/observers.h"
-#include "kv/group_moves.h"
-#include "kv/key_log.h"
+#include "kv/tiers/group_moves.h"
+#include "kv/tiers/key_log.h"
 #include "request/request_log.h"
 #include "scheduler/scheduler.h"
-#include "step/executor.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "group/group.h"
-#include "step/executor.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 

@@ -5,7 +5,7 @@
 
 #include "base/types.h"
 #include "program/batch.h"
-#include "step/executor.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 

@@ -9,7 +9,7 @@
 
 #include "base/columns.h"
 #include "scheduler/scheduler.h"
-#include "step/executor.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 

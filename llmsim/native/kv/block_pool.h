@@ -12,7 +12,7 @@
 #include "base/types.h"
 #include "kv/block_map.h"
 #include "kv/eviction.h"
-#include "kv/key_log.h"
+#include "kv/tiers/key_log.h"
 
 namespace llmsim {
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kv/tiers_below.h"
+#include "kv/tiers/tiers_below.h"
 
 namespace llmsim {
 

@@ -12,8 +12,8 @@
 #include "kv/block_pool.h"
 #include "kv/hybrid_kv_cache.h"
 #include "kv/kv_below.h"
-#include "kv/kv_tiers.h"
 #include "kv/offloading/connector.h"
+#include "kv/tiers/kv_tiers.h"
 #include "request/sequence_table.h"
 
 namespace llmsim {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/key_log.h"
 #include "kv/page_keys.h"
+#include "kv/tiers/key_log.h"
 
 namespace llmsim {
 

@@ -9,7 +9,7 @@
 #include "group/group.h"
 #include "group/lockstep_group.h"
 #include "kv_transfer/kv_transfer.h"
-#include "step/contended.h"
+#include "step/executors/contended.h"
 
 namespace llmsim {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/kv_tiers.h"
 #include "kv/offloading/copies.h"
+#include "kv/tiers/kv_tiers.h"
 #include "loop/group_spec.h"
 
 namespace llmsim {

@@ -10,7 +10,7 @@
 #include "base/columns.h"
 #include "events/entity.h"
 #include "group/group.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 #include "network/shared_network.h"
 
 namespace llmsim {

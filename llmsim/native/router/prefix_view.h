@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "group/group.h"
-#include "kv/key_log.h"
+#include "kv/tiers/key_log.h"
 #include "router/router.h"
 
 namespace llmsim {

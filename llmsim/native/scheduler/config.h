@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kv/kv_cache.h"
-#include "kv/load_failures.h"
+#include "kv/tiers/load_failures.h"
 #include "request/sessions.h"
 #include "scheduler/encoder_cache.h"
 #include "scheduler/host_cache_config.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "step/executor.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 

@@ -22,7 +22,7 @@
 
 #include "model/collective/schedule.h"
 #include "network/shared_network.h"
-#include "step/expanded.h"
+#include "step/executors/expanded.h"
 
 namespace llmsim {
 

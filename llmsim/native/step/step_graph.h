@@ -47,7 +47,7 @@ enum class NodeRole : std::uint8_t {
   kM2nSend,     // hidden states leave, between attention and FFN devices
   kM2nReceive,  // and come in
   kM2nLatency,  // and are on their way
-  kCorrection,  // what another program's time of a stage differs by (step/outside.h)
+  kCorrection,  // what another program's time of a stage differs by (step/executors/outside.h)
   kPrepare      // the host prepares a stage's launches, from when it has the batch
 };
 

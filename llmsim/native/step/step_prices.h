@@ -9,7 +9,7 @@
 
 #include "offload/offload_config.h"
 #include "offload/pim_channels.h"
-#include "step/executor.h"
+#include "step/executors/executor.h"
 #include "step/step_graph.h"
 
 namespace llmsim {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/group_moves.h"
+#include "kv/tiers/group_moves.h"
 #include "network/shared_network.h"
 
 namespace llmsim {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
-#include "kv/load_failures.h"
+#include "kv/tiers/load_failures.h"
 #include "scheduler/config.h"
 #include "scheduler/encoder_cache.h"
 #include "scheduler/lora_slots.h"

@@ -1,4 +1,4 @@
-#include "step/contended.h"
+#include "step/executors/contended.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 #include <algorithm>
 

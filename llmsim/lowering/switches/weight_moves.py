@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from llmsim.config.cluster_file.layouts import Reconfiguration
 from llmsim.core import PS_PER_S
 from llmsim.lowering.network.topology import Routes, routes_of
-from llmsim.lowering.weight_shards import (
+from llmsim.lowering.switches.weight_shards import (
     Holder,
     holders_by_group,
     keeps_elsewhere,
@@ -22,7 +22,7 @@ from llmsim.lowering.weight_shards import (
 )
 
 if TYPE_CHECKING:
-    from llmsim.lowering.layouts import LayoutPlan
+    from llmsim.lowering.switches.layouts import LayoutPlan
 
 DEFAULT_SERVER = 8
 """Devices of a server where the data sheet does not say."""

@@ -1,4 +1,4 @@
-#include "kv/tier_pool.h"
+#include "kv/tiers/tier_pool.h"
 
 #include <algorithm>
 

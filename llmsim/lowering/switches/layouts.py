@@ -21,13 +21,13 @@ from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.network.cluster_network import ClusterNetwork, cluster_network
 from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.network.topology import routes_of
-from llmsim.lowering.types import LoweredDeployment, LoweredGroup
-from llmsim.lowering.weight_moves import (
+from llmsim.lowering.switches.weight_moves import (
     WeightMoves,
     devices_per_server,
     moves_between,
     weights_ps,
 )
+from llmsim.lowering.types import LoweredDeployment, LoweredGroup
 from llmsim.scheduling.reconfigure import Decision
 
 PPM = 1_000_000

@@ -26,8 +26,8 @@
 
 #include "base/columns.h"
 #include "base/types.h"
-#include "kv/group_moves.h"
-#include "kv/tier_pool.h"
+#include "kv/tiers/group_moves.h"
+#include "kv/tiers/tier_pool.h"
 #include "network/shared_network.h"
 
 namespace llmsim {

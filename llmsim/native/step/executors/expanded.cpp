@@ -1,4 +1,4 @@
-#include "step/expanded.h"
+#include "step/executors/expanded.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "step/outside.h"
+#include "step/executors/outside.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "kv/tiers_below.h"
+#include "kv/tiers/tiers_below.h"
 
 #include <algorithm>
 

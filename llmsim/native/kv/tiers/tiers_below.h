@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kv/kv_below.h"
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 #include "request/sequence_table.h"
 
 namespace llmsim {

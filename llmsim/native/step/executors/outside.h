@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 

@@ -1,4 +1,4 @@
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 
 #include <algorithm>
 #include <stdexcept>

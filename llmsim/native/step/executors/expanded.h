@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/loop/engine.h"
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from llmsim.config import Group
 from llmsim.lowering.energy.accounting import run_by
 from llmsim.lowering.offload.placement import DEVICE, Where
-from llmsim.lowering.parallel_layout import stage_operators
+from llmsim.lowering.parallel.parallel_layout import stage_operators
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Attention, Moe, Operator
 
 if TYPE_CHECKING:
-    from llmsim.lowering.layouts import LayoutPlan
+    from llmsim.lowering.switches.layouts import LayoutPlan
 
 Interval = tuple[Fraction, Fraction]
 FFN_BLOCKS = ("mlp", "latent_in", "latent_out", "experts", "shared_experts")

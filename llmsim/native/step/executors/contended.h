@@ -13,7 +13,7 @@
 
 #include "network/shared_network.h"
 #include "step/collective_flows.h"
-#include "step/folded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 

@@ -1,7 +1,7 @@
 // One group's view of the pools of KV below it.
 #include <algorithm>
 
-#include "kv/kv_tiers.h"
+#include "kv/tiers/kv_tiers.h"
 
 namespace llmsim {
 

@@ -1,0 +1,1 @@
+"""How a group's ranks share a model: tensor, pipeline, expert and context parallelism."""
