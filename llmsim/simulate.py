@@ -34,7 +34,7 @@ from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.lowering.kv.tiers import LoweredTiers
-from llmsim.lowering.parallel.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
 from llmsim.lowering.switches.layouts import LayoutPlans, kv_moves, move_network
 from llmsim.results.detokenization_delay import with_output_processing

@@ -87,7 +87,7 @@ ORDERS = {
     "llmsim/model": ["parallel", "operators", "families", "memory"],
     "llmsim/costs": ["nccl", "experts", "sources"],
     "llmsim/costs/sources": ["bundle", "silicon", "external"],
-    "llmsim/lowering": ["network", "afd", "offload", "kv", "adjust", "energy"],
+    "llmsim/lowering": ["network", "afd", "offload", "kv", "adjust", "energy", "switches"],
     "llmsim/cli": ["run", "commands", "first_steps"],
     "llmsim/export": ["timeline", "step_graph", "benchmark_formats", "html_report"],
     "llmsim/validation": ["logs", "compare", "fit", "report"],

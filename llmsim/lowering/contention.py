@@ -23,7 +23,7 @@ from llmsim.lowering.network.cluster_network import (
 )
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.plan import OffloadPlan, on_network
-from llmsim.lowering.parallel.parallel_layout import members_of
+from llmsim.lowering.parallel_layout import members_of
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

@@ -40,7 +40,7 @@ from llmsim.lowering.network.contended.meeting import (
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
-from llmsim.lowering.parallel.parallel_layout import (
+from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
     lockstep_groups_of,
     spread_notes,

@@ -7,7 +7,7 @@ the ranks, and prefill and decode may be apart (docs/explanation/published.md).
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmsim.config.engine.schedulers import VLLM
-from llmsim.lowering.parallel.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 
 ENGINES = ("vllm", "sglang")

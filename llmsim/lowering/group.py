@@ -43,6 +43,7 @@ from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
 from llmsim.lowering.api_server import api_server, frontend_costs
+from llmsim.lowering.context_parallel import with_gathered_context
 from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.drafter import (
     DraftPlan,
@@ -71,8 +72,7 @@ from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
 from llmsim.lowering.overlap import as_in_sglang, most_tokens
-from llmsim.lowering.parallel.context_parallel import with_gathered_context
-from llmsim.lowering.parallel.parallel_layout import (
+from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
     expert_placement,
@@ -82,7 +82,7 @@ from llmsim.lowering.parallel.parallel_layout import (
     tightest,
     with_even_graphs,
 )
-from llmsim.lowering.parallel.pipeline import with_stages
+from llmsim.lowering.pipeline import with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config

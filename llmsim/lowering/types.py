@@ -20,7 +20,7 @@ from llmsim.lowering.network.base import Network, NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.offload.plan import OffloadPlan
-from llmsim.lowering.parallel.parallel_layout import (
+from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
 )
 from llmsim.lowering.program import Placed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.parallel.parallel_layout import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import (
     Dtypes,
     Layout,

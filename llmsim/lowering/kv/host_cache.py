@@ -8,7 +8,7 @@ from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.core import PS_PER_S
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
-from llmsim.lowering.parallel.parallel_layout import members_of
+from llmsim.lowering.parallel_layout import members_of
 from llmsim.model import ModelConfig
 
 DEFAULT_RATIO = 2.0

@@ -13,7 +13,7 @@ from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.lowering.contention import Memory, weights_in
 from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
 from llmsim.lowering.offload.placement import HOST
-from llmsim.lowering.parallel.parallel_layout import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig
 from llmsim.model.memory.sizes import kv_bytes_per_token
 

@@ -10,7 +10,7 @@ from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.offload.host_operators import device_of
 from llmsim.lowering.offload.pim import attends_in_memory
 from llmsim.lowering.offload.placement import HOST, Where
-from llmsim.lowering.parallel.parallel_layout import layout_of, stage_operators
+from llmsim.lowering.parallel_layout import layout_of, stage_operators
 from llmsim.model import Layout, ModelConfig, Operator, load_model, resolve_dtypes
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from llmsim.config import Group
 from llmsim.lowering.energy.accounting import run_by
 from llmsim.lowering.offload.placement import DEVICE, Where
-from llmsim.lowering.parallel.parallel_layout import stage_operators
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Attention, Moe, Operator
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from llmsim.config import Deployment
-from llmsim.lowering.parallel.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

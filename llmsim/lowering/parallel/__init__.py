@@ -1,1 +1,0 @@
-"""How a group's ranks share a model: tensor, pipeline, expert and context parallelism."""
