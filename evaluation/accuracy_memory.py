@@ -9,10 +9,11 @@ from pathlib import Path
 import accuracy_static
 from accuracy_data import needed
 from figures import figure_5, figure_6, figure_7
-from figures.report import table
-from figures.runs import Workspace
+from figures.report import FigureReport, table
+from figures.runs import FAILED, Workspace
 
 from llmsim.config.engine.profile import load_profile
+from llmsim.config.errors import InputError
 from llmsim.model import Layout, load_model, memory_ledger, resolve_dtypes
 from llmsim.model.memory.ledger import MemoryLedger
 
@@ -123,5 +124,16 @@ def figures(folder: Path) -> str:
                 one for one in report.comparisons if not one.what.startswith("H100")
             ]
             report.remarks = [one for one in report.remarks if not one.startswith("H100")]
+            _check_that_all_ran(report)
             parts.append("\n".join(table(report)).replace("## Figure", "### Figure").strip())
     return "\n\n".join(parts)
+
+
+def _check_that_all_ran(report: FigureReport) -> None:
+    """Raises InputError for a run that failed: the page would lack its rows for good."""
+    failed = [remark for remark in report.remarks if FAILED in remark]
+    if failed:
+        raise InputError(
+            f"figure {report.number}: {failed[0]}; the page is written when all of its runs end, "
+            "so mend this one"
+        )

@@ -63,7 +63,7 @@ def build(work: Workspace) -> FigureReport:
     for run in runs(work):
         outcome = work.execute(run)
         if outcome.failure:
-            report.remarks.append(f"{run.title}: not run ({outcome.failure})")
+            report.remarks.append(outcome.remark)
             continue
         done[run.name] = outcome
         series = per_second(outcome, "generation_tokens")

@@ -135,7 +135,7 @@ def build(work: Workspace) -> FigureReport:
     for outcome, axis in zip(outcomes, axes.ravel(), strict=True):
         axis.set_title(outcome.run.title)
         if outcome.failure:
-            report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
+            report.remarks.append(outcome.remark)
             note(axis, "not run")
             continue
         ours = per_second(outcome, "generation_tokens")

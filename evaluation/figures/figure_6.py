@@ -2,6 +2,7 @@
 energy goes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from figures import published
@@ -51,10 +52,10 @@ def build(work: Workspace) -> FigureReport:
     for axis, run in zip(axes[0], runs(work), strict=False):
         outcome = work.execute(run)
         axis.set(title=run.title, xlabel="time, s", ylabel="power, W")
-        if outcome.failure or not outcome.summary.get("energy"):
-            report.remarks.append(
-                f"{run.title}: not run ({outcome.failure or 'no energy in the summary'})"
-            )
+        if not outcome.failure and not outcome.summary.get("energy"):
+            outcome = replace(outcome, failure="no energy in the summary")
+        if outcome.failure:
+            report.remarks.append(outcome.remark)
             note(axis, "not run")
             continue
         stacks[run.name] = outcome.summary["energy"]["components_j"]

@@ -56,7 +56,7 @@ def build(work: Workspace) -> FigureReport:
         outcome = work.execute(run)
         axes[0][column].set_title(run.title)
         if outcome.failure:
-            report.remarks.append(f"{run.title}: not run ({outcome.failure})")
+            report.remarks.append(outcome.remark)
             note(axes[0][column], "not run")
             axes[1][column].set_axis_off()
             continue

@@ -72,7 +72,7 @@ def build(work: Workspace) -> FigureReport:
     work.write_table("simulation_time", ("run", "wall_s", "cpu_s"), rows)
     for outcome in outcomes:
         if outcome.failure:
-            report.remarks.append(f"{outcome.run.title}: not run ({outcome.failure})")
+            report.remarks.append(outcome.remark)
     if work.artifact is None:
         report.remarks.append(
             "without the artifact's traces the lengths are drawn: compare only roughly"

@@ -35,7 +35,7 @@ def build(work: Workspace) -> FigureReport:
     (run,) = runs(work)
     outcome = work.execute(run)
     if outcome.failure:
-        report.remarks.append(f"{run.title}: not run ({outcome.failure})")
+        report.remarks.append(outcome.remark)
         return report
     series, summary = per_second(outcome, "generation_tokens"), outcome.summary
     work.write_table("TPU-v6e_throughput", ("time_s", "throughput"), list(enumerate(series)))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+FAILED = ": not run ("
+"""What the remark of a run that failed holds (`Outcome.remark`)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Outcome:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     failure: str = ""
+
+    @property
+    def remark(self) -> str:
+        """The sentence of a report about a run that failed."""
+        return f"{self.run.title}{FAILED}{self.failure})"
 
 
 @dataclass(frozen=True)

@@ -231,13 +231,12 @@ def _key(
     offload = None if domain[0].offload is None else domain[0].offload.native
     nodes, _, counted = _native.step_nodes(domain[0].program, offload, batches, step)
     rows = [[np.flatnonzero(table).tolist() for table in one["rows"]] for one in counted]
-    passes = [
-        _native.draft_nodes(
-            lowered.draft.native, one, mine.after, mine.first_passes, mine.next_passes
-        )
-        for lowered, one, mine in zip(domain, batches, drafts, strict=True)
-        if lowered.draft is not None
-    ]
+    passes = []
+    for lowered, batch, mine in zip(domain, batches, drafts, strict=True):
+        drafter = lowered.draft
+        if drafter is not None:
+            counts = mine.after, mine.first_passes, mine.next_passes
+            passes.append(_native.draft_nodes(drafter.native, batch, *counts))
     known = f"{FILES} {identity} {nodes!r} {rows!r} {passes!r}"
     return hashlib.sha256(known.encode()).hexdigest()
 

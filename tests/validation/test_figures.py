@@ -5,6 +5,7 @@ of stopping.
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def test_a_run_that_fails_is_an_outcome(tmp_path, monkeypatch):
     )
     assert outcome.failure.startswith("exit code 2: llmsim: error: ")
     assert "absent.json" in outcome.failure
+    assert outcome.remark == f"x: not run ({outcome.failure})"
     assert "absent.json" in (tmp_path / "logs" / "x.log").read_text()
 
 
@@ -133,6 +135,28 @@ def test_the_processors_of_figure_6_are_those_of_its_configurations(tmp_path, mo
         for run in figure_6.runs(Workspace(tmp_path))
     ]
     assert shares == [0.5, 0.7]
+
+
+def test_the_page_of_accuracy_is_not_written_without_a_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EVALUATION))
+    import accuracy_memory
+    from figures.report import FigureReport
+    from figures.runs import Outcome, Run
+
+    from llmsim.config.errors import InputError
+
+    run = Run("TP1", "tensor parallelism 1", {}, "synthetic:n=1,rate=1")
+    failed = Outcome(run, failure="exit code 3: no memory")
+    reports = {5: [], 6: ["mean power 500 W", failed.remark], 7: []}
+    for number, remarks in reports.items():
+        module = getattr(accuracy_memory, f"figure_{number}")
+        report = partial(FigureReport, number, "a figure", remarks=remarks)
+        monkeypatch.setattr(module, "build", lambda work, report=report: report())
+    (tmp_path / "artifact" / "perf_models" / "A6000").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"figure 6: tensor parallelism 1: not run \(exit code 3"):
+        accuracy_memory.figures(tmp_path)
+    reports[6].pop()
+    assert "mean power 500 W" in accuracy_memory.figures(tmp_path)
 
 
 def test_published_numbers_agree_with_each_other(monkeypatch):

@@ -50,24 +50,34 @@ def _afd_group(cluster: Cluster, members: list[Placed], groups: list[Group]) -> 
     _check_group(cluster, members)
     attention = _groups_of("attention", members)
     ffn = _groups_of("ffn", members)
-    rows_apart = attention[0].engine.enable_sequence_parallelism
-    lanes, dispatch = (_common(cluster, members, key) for key in DEFAULTS)
     role = AfdRole(
         name=members[0][1].afd_group or "",
         domain="attention",
-        lanes=lanes,
-        dispatch=dispatch,
+        lanes=_common(cluster, members, "afd_micro_batches"),
+        dispatch=_common(cluster, members, "afd_dispatch"),
         attention=tuple(group.index for group in attention),
         ffn=tuple(group.index for group in ffn),
-        row_copies=1 if rows_apart else attention[0].tp,
+        row_copies=_row_copies(attention[0]),
     )
-    served = attention[0].model_name
-    prompts = any(one.pd_type == "prefill" and one.model_name == served for one in groups)
-    answers = "decode" if prompts else None
+    ffn_role = replace(role, domain="ffn")
+    pd_type = _pd_type_of_attention(attention[0].model_name, groups)
     return [
-        *(replace(group, pd_type=answers, afd=role) for group in attention),
-        *(replace(group, afd=replace(role, domain="ffn")) for group in ffn),
+        *(replace(group, pd_type=pd_type, afd=role) for group in attention),
+        *(replace(group, afd=ffn_role) for group in ffn),
     ]
+
+
+def _row_copies(attention: Group) -> int:
+    """Ranks of an attention group that hold the same rows of hidden states."""
+    return 1 if attention.engine.enable_sequence_parallelism else attention.tp
+
+
+def _pd_type_of_attention(model_name: str, groups: list[Group]) -> str | None:
+    """Attention groups decode where others prefill the prompts of their model, else do both."""
+    for group in groups:
+        if group.pd_type == "prefill" and group.model_name == model_name:
+            return "decode"
+    return None
 
 
 def _groups_of(role: str, members: list[Placed]) -> list[Group]:

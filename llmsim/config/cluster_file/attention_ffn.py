@@ -59,7 +59,7 @@ def _attention(keys: "LayoutKeys", others: int) -> tuple[int, int]:
         raise broken_rule(
             "num_npus", f"is {devices}; {name} {known} x {others} of the other sizes must divide it"
         )
-    tp, dp = tp or stage // (dp or 1), dp or stage // (tp or stage)
+    tp, dp = _two_sizes(tp, dp, stage)
     if tp * dp != stage:
         raise broken_rule(
             "num_npus",
@@ -67,6 +67,20 @@ def _attention(keys: "LayoutKeys", others: int) -> tuple[int, int]:
             f"prefill_context_parallel_size = {tp * dp * others}",
         )
     return tp, dp
+
+
+def _two_sizes(one: int | None, other: int | None, product: int) -> tuple[int, int]:
+    """Both sizes: a missing one is what the other leaves of `product`; without either, the first
+    is all of it.
+    """
+    if one is None and other is None:
+        return product, 1
+    if one is None:
+        assert other is not None
+        return product // other, other
+    if other is None:
+        return one, product // one
+    return one, other
 
 
 def _ffn(keys: "LayoutKeys", tp: int, dp: int) -> tuple[int | None, int | None]:
@@ -80,7 +94,7 @@ def _ffn(keys: "LayoutKeys", tp: int, dp: int) -> tuple[int | None, int | None]:
                 name,
                 f"is {size}; it must divide attn_tp_size x attn_dp_size = {tp} x {dp} = {devices}",
             )
-    cut, spread = cut or devices // (spread or 1), spread or devices // (cut or 1)
+    cut, spread = _two_sizes(cut, spread, devices)
     if cut * spread != devices:
         raise broken_rule(
             "ffn_tp_size",
@@ -130,22 +144,27 @@ def _ffn_alone(keys: "LayoutKeys") -> "ParallelLayout":
     _same_size(keys, "tp_size", "ffn_tp_size")
     _same_size(keys, "ep_size", "ffn_ep_size")
     cut, spread = keys.ffn_tp_size or keys.tp_size, keys.ffn_ep_size or keys.ep_size
-    pp, devices = keys.pp_size or 1, keys.num_npus
+    pp = keys.pp_size or 1
+    ranks = _ffn_ranks(cut, spread, pp, keys.num_npus)
+    if cut is not None or spread is not None:
+        cut, spread = _two_sizes(cut, spread, ranks)
+    return ParallelLayout(ranks * pp, ranks, pp, spread, ffn_tp=cut)
+
+
+def _ffn_ranks(cut: int | None, spread: int | None, pp: int, devices: int | None) -> int:
+    """Devices of a stage; raises a broken rule where the sizes do not divide `devices`."""
     known = (cut or 1) * (spread or 1)
     if devices is None:
-        if cut is not None or spread is not None:
-            cut, spread = cut or 1, spread or 1
-        return ParallelLayout(known * pp, known, pp, spread, ffn_tp=cut)
-    if devices % (known * pp) or (cut and spread and known * pp != devices):
+        return known
+    both_given = cut is not None and spread is not None
+    fits = known * pp == devices if both_given else devices % (known * pp) == 0
+    if not fits:
         raise broken_rule(
             "num_npus",
             f"is {devices}; it must be ffn_tp_size x ffn_ep_size x pp_size, of which "
             f"{known} x {pp} = {known * pp} are given",
         )
-    ranks = devices // pp
-    if cut is not None or spread is not None:
-        cut, spread = cut or ranks // (spread or 1), spread or ranks // (cut or 1)
-    return ParallelLayout(devices, ranks, pp, spread, ffn_tp=cut)
+    return devices // pp
 
 
 def _same_size(keys: "LayoutKeys", name: str, other: str) -> None:

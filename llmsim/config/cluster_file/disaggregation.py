@@ -9,6 +9,8 @@ from llmsim.config.errors import InputError
 
 MODES = ("pull", "push")
 TRANSFERS = ("whole", "layerwise")
+WORDS = (("--kv-transfer", TRANSFERS), ("--kv-transfer-mode", MODES))
+"""Options of the command line, and the words that each may have."""
 HANDS_OVER = ("prefill", "decode")
 
 
@@ -22,21 +24,11 @@ def resolve_disaggregation(
     scheduler decodes, which takes memory before a prompt is computed, KV is pushed. Raises
     InputError for roles without their counterpart and for options that contradict each other.
     """
-    for option, value, known in (
-        ("--kv-transfer", transfer, TRANSFERS),
-        ("--kv-transfer-mode", mode, MODES),
-    ):
-        if value is not None and value not in known:
-            raise InputError(f'{option} is "{value}"; it may be {" or ".join(known)}')
+    given_words = transfer, mode
+    _check_words(given_words)
     _check_roles(cluster, groups)
     if not any(group.pd_type for group in groups):
-        for option, value in (("--kv-transfer", transfer), ("--kv-transfer-mode", mode)):
-            if value is not None and not _some_layout_hands_over(cluster):
-                raise InputError(
-                    f"{option} {value}: no instance of {cluster.path} has a pd_type, so no KV is "
-                    "handed over; "
-                    'give instances the pd_type "prefill" or "decode", or remove the option'
-                )
+        _check_that_some_layout_hands_over(cluster, given_words)
         return None
     layerwise = (transfer or cluster.kv_transfer or "whole") == "layerwise"
     given = mode or cluster.kv_transfer_mode
@@ -54,8 +46,32 @@ def resolve_disaggregation(
     return Disaggregation(layerwise=layerwise, push=(given or default) == "push")
 
 
+def _check_words(given: tuple[str | None, str | None]) -> None:
+    """Raises InputError for a word of the command line that is none of the option's (`WORDS`)."""
+    for (option, known), value in zip(WORDS, given, strict=True):
+        if value is not None and value not in known:
+            raise InputError(f'{option} is "{value}"; it may be {" or ".join(known)}')
+
+
+def _check_that_some_layout_hands_over(
+    cluster: Cluster, given: tuple[str | None, str | None]
+) -> None:
+    """Raises InputError for an option of `WORDS` that no layout of the file uses: options hold for
+    all layouts.
+    """
+    if _some_layout_hands_over(cluster):
+        return
+    for (option, _), value in zip(WORDS, given, strict=True):
+        if value is not None:
+            raise InputError(
+                f"{option} {value}: no instance of {cluster.path} has a pd_type, so no KV is "
+                "handed over; "
+                'give instances the pd_type "prefill" or "decode", or remove the option'
+            )
+
+
 def _some_layout_hands_over(cluster: Cluster) -> bool:
-    """Whether any layout of the file has roles: options hold for all layouts."""
+    """Whether any layout of the file has roles."""
     layouts = cluster.layouts or {}
     return any(one.pd_type in HANDS_OVER for instances in layouts.values() for one in instances)
 

@@ -439,14 +439,16 @@ class VllmScheduler:
             return False
         if getattr(self._connector, "copies", None) is not None and self.pending():
             return False
-        on_their_way = [
-            one
-            for one in vllm.requests.values()
-            if one.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-            and one.request_id not in vllm.finished_recving_kv_req_ids
-        ]
-        ended = [one for one in vllm.requests.values() if one.is_finished()]
-        return bool(vllm.requests) and not on_their_way and not ended
+
+        def goes_on(request: Any) -> bool:
+            """Whether blocks come back when it has ended, or its KV has yet to come."""
+            if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+                arrived = request.request_id in vllm.finished_recving_kv_req_ids
+                return not arrived
+            return bool(request.is_finished())
+
+        requests = list(vllm.requests.values())
+        return bool(requests) and not any(map(goes_on, requests))
 
     @property
     def connects(self) -> bool:
@@ -586,21 +588,29 @@ def _without_what_it_lacks(case: Case) -> Case:
     """
     profile = load_profile(engine_profile_of(installed_version() or "none"))
     config = dict(case["config"])
-    if not profile.schedules_by("counts_running_loras") and config.pop("max_loras", 0):
-        case = {**case, "requests": [one | {"lora": 0} for one in case["requests"]]}
-    if not profile.schedules_by("encodes_inputs") and config.pop("encoder_tokens", 0):
-        case = {**case, "requests": [one | {"images": []} for one in case["requests"]]}
-    cached = config["enable_prefix_caching"] and "kv_windows" in config
-    if cached and not profile.schedules_by("caches_states"):
+    if not profile.schedules_by("counts_running_loras"):
+        slots = config.pop("max_loras", 0)
+        if slots:
+            case = _with_all(case, lora=0)
+    if not profile.schedules_by("encodes_inputs"):
+        budget = config.pop("encoder_tokens", 0)
+        if budget:
+            case = _with_all(case, images=[])
+    caches_states = config["enable_prefix_caching"] and "kv_windows" in config
+    if caches_states and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
         config.pop("prefix_match_unit", None)
-    if config.get("connector", {}).get("kind") == OFFLOADING and not profile.schedules_by(
-        "offloads"
-    ):
+    offloads = config.get("connector", {}).get("kind") == OFFLOADING
+    if offloads and not profile.schedules_by("offloads"):
         del config["connector"]
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
     return {**case, "config": config}
+
+
+def _with_all(case: Case, **fields: Any) -> Case:
+    """The case with these fields in each of its requests."""
+    return {**case, "requests": [one | fields for one in case["requests"]]}
 
 
 def _connector_for(profile: EngineProfile, case: Case) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class _Reader:
         speakers = [turn.who if turn.who is not None else turn.role for turn in turns]
         texts = [turn.said if turn.said is not None else turn.content for turn in turns]
         if None in speakers or None in texts:  # two passes of C, unlike a look at each turn
-            row = next(at for at in range(len(turns)) if speakers[at] is None or texts[at] is None)
+            row = min(column.index(None) for column in (speakers, texts) if None in column)
             line, column = position(int(of[row]))
             in_conversation = row - int(np.searchsorted(of, of[row]))
             raise self.table.refusal(line, TURN.format(in_conversation), column)
