@@ -4,12 +4,14 @@ difference.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from llmsim import _native
 from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
+from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case
 
@@ -20,13 +22,15 @@ MOST_TRIALS = 60
 @dataclass(frozen=True)
 class Comparison:
     """`difference` is empty when all steps are equal; `options` shows the case's configuration, and
-    `requests` counts those of the smallest case found that differs.
+    `requests` counts those of the smallest case found that differs. `not_comparable` says why there
+    is nothing to compare with; empty: there is.
     """
 
     steps: int
     difference: str
     options: str
     requests: int = 0
+    not_comparable: str = ""
 
 
 def compare(seed: int, num_requests: int) -> Comparison:
@@ -34,7 +38,11 @@ def compare(seed: int, num_requests: int) -> Comparison:
     finishes, times. A case that differs is made smaller first.
     """
     case = random_case(seed, num_requests)
-    steps, difference = first_difference(case)
+    try:
+        steps, difference = first_difference(case)
+    except EngineFailureError as error:
+        options = json.dumps(case["config"])
+        return Comparison(0, "", options, len(case["requests"]), str(error))
     if difference:
         case = smallest(case)
         steps, difference = first_difference(case)
@@ -42,9 +50,17 @@ def compare(seed: int, num_requests: int) -> Comparison:
 
 
 def first_difference(case: Case) -> tuple[int, str]:
-    """How many steps are equal, and what then differs; empty where nothing does."""
-    case, schedulers = live_case(case)
-    ours, theirs = run_groups(case), their_groups(case, schedulers)
+    """How many steps are equal, and what then differs; empty where nothing does. Raises
+    EngineFailureError where vLLM's scheduler ends with an error.
+    """
+    with _engine():
+        case, schedulers = live_case(case)
+    try:
+        ours = run_groups(case)
+    except RuntimeError as error:
+        return 0, f"our scheduler ends with an error: {error}"
+    with _engine():
+        theirs = their_groups(case, schedulers)
     if ours.stands_still and not theirs.stands_still:
         return sum(map(len, theirs.groups)), "ours stands still"
     steps, until = 0, min(_goes_on_at(ours, theirs), _goes_on_beside(ours, schedulers))
@@ -56,6 +72,15 @@ def first_difference(case: Case) -> tuple[int, str]:
                 return steps, f"step {steps}{where}: {difference}"
             steps += 1
     return steps, ""
+
+
+@contextmanager
+def _engine() -> Iterator[None]:
+    """Errors in here are vLLM's."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineFailureError(f"vLLM's scheduler ends with {words_of(error)}") from error
 
 
 def _goes_on_at(ours: GroupSteps, theirs: GroupSteps) -> int:
@@ -110,12 +135,19 @@ def smallest(case: Case) -> Case:
         while at < len(case["requests"]) and trials < MOST_TRIALS:
             left = case["requests"][:at] + case["requests"][at + part :]
             trials += 1
-            if left and first_difference({**case, "requests": left})[1]:
+            if left and _differs({**case, "requests": left}):
                 case = {**case, "requests": left}
             else:
                 at += part
         part //= 2
     return case
+
+
+def _differs(case: Case) -> bool:
+    try:
+        return bool(first_difference(case)[1])
+    except EngineFailureError:
+        return False
 
 
 def _difference(ours: Case | None, theirs: Case | None) -> str:

@@ -107,24 +107,39 @@ def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json
         print(f"skipped: {name} is not installed{_REMEDIES[name]}", file=sys.stderr)
         return 0
     cases = engine.pop("cases", cases)
+    not_comparable: list[dict[str, Any]] = []
     for verdict in results:
-        identical += not verdict["difference"]
+        verdict = {"not_comparable": "", **verdict}
+        options, reason = verdict["options"], verdict.pop("not_comparable")
         steps += verdict["steps"]
-        if verdict["difference"] and first is None:
-            first = {**verdict, "options": json.loads(verdict["options"])}
+        if reason:
+            not_comparable.append({"seed": verdict["seed"], "reason": reason})
+        elif not verdict["difference"]:
+            identical += 1
+        elif first is None:
+            first = {**verdict, "options": json.loads(options)}
         if not as_json:
             shown = verdict.get("recording") or f"seed {verdict['seed']}"
+            outcome = f"not comparable, {reason}" if reason else verdict["difference"]
             print(
-                f"{shown}: {verdict['difference'] or 'identical'} "
-                f"({verdict['steps']} steps) {verdict['options']}",
+                f"{shown}: {outcome or 'identical'} ({verdict['steps']} steps) {options}",
                 flush=True,
             )
     if as_json:
         counts = {"cases": cases, "identical": identical, "steps": steps}
-        print(json.dumps({**engine, **counts, "first_difference": first}))
+        found = {"first_difference": first, "not_comparable": not_comparable}
+        print(json.dumps({**engine, **counts, **found}))
     else:
-        print(f"{identical}/{cases} cases identical, {steps} steps, {name} {version}")
-    return 0 if identical == cases else 1
+        apart = f", {len(not_comparable)} not comparable" if not_comparable else ""
+        print(f"{identical}/{cases} cases identical{apart}, {steps} steps, {name} {version}")
+    return _exit_code(cases, identical, len(not_comparable))
+
+
+def _exit_code(cases: int, identical: int, not_comparable: int) -> int:
+    """No case that could be compared is an error, and not a success."""
+    if identical + not_comparable < cases:
+        return 1
+    return 0 if identical > 0 else 2
 
 
 _REMEDIES = {"vLLM": " (llmsim[vllm])", "SGLang": "; --engine-python names an interpreter with it"}

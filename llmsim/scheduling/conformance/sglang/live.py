@@ -153,6 +153,8 @@ class Loop:
 
     _most_idle = 50
     """Turns in a row in which nothing runs."""
+    _skips_finishing = True
+    """Whether SGLang's overlapped loop leaves out decodes whose last token is on its way."""
 
     def __init__(
         self, scheduler: Any, case: Case, copies: host_copies.Copies | None = None
@@ -182,7 +184,7 @@ class Loop:
         self._retracted: list[str] = []
         self._flights: deque[tuple[Any, Any, Case]] = deque()
         scheduler.result_queue = deque()
-        scheduler.enable_skip_finishing_decode = scheduler.enable_overlap
+        scheduler.enable_skip_finishing_decode = self._skips_finishing and scheduler.enable_overlap
         scheduler.model_worker.forward_batch_generation = self._forward
         self._given_up: set[int] = set()
         self._satisfied: list[int] = []

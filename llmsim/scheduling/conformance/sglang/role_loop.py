@@ -13,6 +13,7 @@ class RoleLoop(Loop):
 
     _most_idle = 10_000
     """A server that is idle hears of transfers, one in each turn."""
+    _skips_finishing = False
 
     def _role(self, index: int) -> dict[str, Any]:
         """SGLang's own host for bootstraps that are none would leave a prompt out of the prefix

@@ -7,14 +7,14 @@ folder as fourth argument it writes what SGLang's scheduler did there instead.
 import json
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.seeds import work, write_recording
-from llmsim.scheduling.conformance.sglang.compare import first_difference
+from llmsim.scheduling.conformance.sglang.compare import failure_of, first_difference
 from llmsim.scheduling.conformance.sglang.dp_ranks import with_ranks
 from llmsim.scheduling.conformance.sglang.live import installed_version, their_steps
 from llmsim.scheduling.conformance.sglang.ours import our_run
@@ -31,14 +31,23 @@ def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
     prepare()
     for number in range(seed, seed + cases):
         case = random_case(number, requests)
+        yield {"seed": number, **_verdict(case), "options": json.dumps(case["config"])}
+
+
+def _verdict(case: Case) -> dict[str, Any]:
+    """What the comparison says of a case; an error of either scheduler is part of that."""
+    try:
         ours = our_run(case)
-        equal, difference = first_difference(ours.steps, recorded_steps(ours.servers))
-        options = json.dumps(case["config"])
-        yield {"seed": number, "steps": equal, "difference": difference, "options": options}
+    except RuntimeError as error:
+        return {"steps": 0, "difference": f"our scheduler ends with an error: {error}"}
+    theirs = recorded_steps(ours.servers)
+    equal, difference = first_difference(ours.steps, theirs)
+    failure = "" if difference else failure_of(theirs)
+    return {"steps": equal, "difference": difference, "not_comparable": failure}
 
 
 def recorded_steps(servers: Sequence[Case]) -> list[Case]:
-    """The steps of SGLang's schedulers of each server."""
+    """The steps of SGLang's schedulers of each server; a scheduler that fails has `failed` last."""
     return [step for server in servers for step in _server_steps(server)]
 
 
@@ -64,12 +73,11 @@ def _steps_of(child: int, read: int) -> list[Case]:
         text = stream.read()
     _, status = os.waitpid(child, 0)
     if status != 0:
-        raise SystemExit(f"SGLang's scheduler ended with an error: {text[-2000:]}")
+        return [{"failed": f"SGLang's process ended with status {status}"}]
     steps: list[Case] = json.loads(text)
     for step in steps:
-        if "aborted" in step:
-            continue
-        step["scheduled"] = [tuple(item) for item in step["scheduled"]]
+        if "scheduled" in step:
+            step["scheduled"] = [tuple(item) for item in step["scheduled"]]
     return steps
 
 
@@ -78,11 +86,12 @@ def _write_steps(case: Case, write: int) -> int:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
+        steps: list[Case] = []
         try:
-            stream.write(json.dumps(list(their_steps(case))))
-        except BaseException:
-            stream.write(traceback.format_exc())
-            return 1
+            steps.extend(their_steps(case))
+        except Exception as error:
+            steps.append({"failed": f"SGLang's scheduler ends with {words_of(error)}"})
+        stream.write(json.dumps(steps))
     return 0
 
 
@@ -93,6 +102,9 @@ def write_recordings(seed: int, cases: int, requests: int, folder: Path) -> None
     for number in range(seed, seed + cases):
         case = random_case(number, requests)
         steps = recorded_steps(our_run(case).servers)
+        failure = failure_of(steps)
+        if failure:
+            raise SystemExit(f"error: seed {number} gives no recording: {failure}")
         case |= {"engine": f"sglang {version}", "steps": steps}
         write_recording(case, folder / f"sglang_{version}_{number}.json.gz")
 

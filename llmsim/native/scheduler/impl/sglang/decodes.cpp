@@ -13,9 +13,11 @@ bool Sglang::ends_with_output_in_flight(RequestId request) const {
   return held.flight == flights_.front().number && sequences_[request].emitted() + 1 >= held.limit;
 }
 
-// Those whose last token is on its way decode no more.
+// Those whose last token is on its way decode no more. Of SGLang's loops, `event_loop_overlap`
+// alone looks for them (enable_skip_finishing_decode): the one of a decode server decodes them once
+// more.
 bool Sglang::leave_out_ending() {
-  if (flights_.empty() || staged()) return false;  // with stages, its last step has ended
+  if (flights_.empty() || staged() || takeover_) return false;  // a stage's last step has ended
   return std::erase_if(running(), [this](RequestId request) {
            return ends_with_output_in_flight(request);
          }) > 0;

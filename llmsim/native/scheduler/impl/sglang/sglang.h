@@ -20,7 +20,8 @@
 // Twice as many requests as may run have a buffer; others wait for one in front of the queue.
 //
 // A decode group (disaggregation/decode.py) computes no prompts: requests whose KV has come, with
-// the first token of their answer, join those that decode, in a batch that takes no time.
+// the first token of their answer, join those that decode, in a batch that takes no time. Who ends
+// with the output in flight is decoded once more.
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that have
 // tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
