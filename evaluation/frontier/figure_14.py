@@ -12,8 +12,9 @@ Sensitivity: every assumption is varied by itself. For AFD, one server of each r
 third of the GPUs, all answers have 500 tokens, and TTFT has a target, TPOT none. Lengths of prompts
 are varied at equal prompt tokens per second, and the load with the shortest ones, as the number of
 sequences that decode at once decides what limits an FFN: from about 37 tokens for each expert on,
-arithmetic limits those of H20, from 295 on those of H800. It takes some 5,000 requests until so
-many decode at once; with 1,250, FFN servers of H20 look as good as those of H800.
+arithmetic limits those of H20, from 295 on those of H800, and sooner where tiles of rows are part
+empty. It takes some 5,000 requests until so many decode at once; with 1,250, FFN servers of H20
+look as good as those of H800.
 """
 
 import json
@@ -38,8 +39,8 @@ LEAST_DEVICES = 64
 """One instance for each eighth of the cluster."""
 PROMPTS = (500, 1000, 2000)
 PROMPT_TOKENS_PER_S = 25_000
-LOADS = (16_000, 20_000, 22_000)
-"""Prompt tokens per second with the shortest prompts; from the last one on, FFN servers of H20 do
+LOADS = (16_000, 18_000, 20_000)
+"""Prompt tokens per second with the shortest prompts; at the last one, FFN servers of H20 do
 not keep up."""
 ANSWER = 500
 ASSUMED = {
