@@ -15,15 +15,16 @@ from llmsim.api.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Schedule
+from llmsim.emulation.doors import Door, Stage
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.links import Links
-from llmsim.emulation.load import Answer, Clients, Stage
+from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.processes import cpu_seconds
 from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.server import Server, engine_version, vllm_environment, vllm_server
-from llmsim.emulation.servers import EngineServer, engine_servers
+from llmsim.emulation.servers import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
@@ -93,20 +94,20 @@ def emulate(
     beside it, so that the results of a client name the same place each time. Raises InputError and
     NotYetError before it starts; what ends it later is in the result.
     """
-    engines = engine_servers(prepared)
+    stages = engine_stages(prepared)
     if client is None:
         check_workload(prepared.workload, prepared.simulation.clients)
-    elif len(engines) > 1:
+    elif sum(len(stage.servers) for stage in stages) > 1:
         raise NotYetError(
-            "-- is followed by a client, which needs one server: `llmsim emulate` itself passes "
-            "requests from the prefill to the decode server; give it --dataset"
+            "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
+            "among several and passes requests from prefill to decode; give it --dataset"
         )
     version = engine_version(python)
-    _check_balancer(version, engines[0])
+    _check_balancer(version, stages[0].servers[0])
     if client is not None:
         client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        one = _Emulation(prepared, engines, python, Path(folder), log.parent / "model", client)
+        one = _Emulation(prepared, stages, python, Path(folder), log.parent / "model", client)
         return asyncio.run(one.run(version, log, list(engine_args)))
 
 
@@ -143,21 +144,23 @@ class _Emulation:
     def __init__(
         self,
         prepared: Prepared,
-        engines: Sequence[EngineServer],
+        stages: Sequence[EngineStage],
         python: Path,
         folder: Path,
         model: Path,
         client: Client | None,
     ) -> None:
-        self._prepared, self._engines, self._client = prepared, engines, client
-        self._group = group = engines[0].first
+        self._prepared, self._stages, self._client = prepared, stages, client
+        self._engines = [server for stage in stages for server in stage.servers]
+        self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
         self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
         self._endless = EndlessAnswers()
         self._devices = [self._devices_of(one) for one in prepared.lowered.groups]
         links = None
-        if len(engines) > 1:
-            links = Links(prepared.lowered, prepared.workload.input_tokens.tolist())
+        if len(stages) > 1:
+            tokens = prepared.workload.input_tokens.tolist()
+            links = Links(prepared.lowered, tokens, self._prefill_of)
         self._keeper = Keeper(folder, self._devices, links)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
@@ -171,7 +174,7 @@ class _Emulation:
         self._server_is_dead = False
 
     def _devices_of(self, group: LoweredGroup) -> Devices:
-        assert group.scheduler is not None, "engine_servers looked"
+        assert group.scheduler is not None, "engine_stages looked"
         known = ModelRunner(self._requests, group.scheduler.speculation)
         return Devices(group, known if self._client is None else self._endless)
 
@@ -200,7 +203,7 @@ class _Emulation:
     def _servers(
         self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
     ) -> Iterator[list[Server]]:
-        """All servers; a second one has a log of its own."""
+        """All servers; each beside the first one has a log of its own."""
         with ExitStack() as stack:
             yield [
                 stack.enter_context(
@@ -276,10 +279,7 @@ class _Emulation:
                 self._prepared.workload,
                 self._requests,
                 self._group.info.model_name,
-                [
-                    Stage(server.port, self._api_times(engine.first))
-                    for engine, server in zip(self._engines, servers, strict=True)
-                ],
+                self._doors([server.port for server in servers]),
             )
             await self._until(self._clients.run(), servers)
             return
@@ -314,6 +314,18 @@ class _Emulation:
         await asyncio.sleep(0)
         if process.returncode != 0:
             raise NoProgressError(f"the client has ended with exit code {process.returncode}")
+
+    def _prefill_of(self, row: int) -> int:
+        assert self._clients is not None, "they have sent the request"
+        return self._clients.passed[row][0]
+
+    def _doors(self, ports: Sequence[int]) -> list[Stage]:
+        """`ports`: of the servers, in their order."""
+        doors = iter(
+            Door(port, self._api_times(engine.first), engine.first.info.index)
+            for engine, port in zip(self._engines, ports, strict=True)
+        )
+        return [Stage([next(doors) for _ in one.servers], one.router) for one in self._stages]
 
     def _api_ps(self, tokens: int) -> int:
         return _api_ps(self._group, tokens)

@@ -92,7 +92,7 @@ class Keeper:
         self._moves = KvMoves(self.time, links, self._answer)
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
-        self._clients_wake: asyncio.Future[None] | None = None
+        self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
         self._looks: dict[Actor, int] = {}
@@ -129,17 +129,25 @@ class Keeper:
         """Returns at that virtual time, or where `clients_work` is called."""
         if until_ps is not None and until_ps <= self.time.now_ps:
             return
+        await self._clients_woken(until_ps)
+
+    async def clients_turn(self) -> bool:
+        """Returns when all that ends at the present time has ended; False: something came first."""
+        return await self._clients_woken(self.time.now_ps)
+
+    async def _clients_woken(self, until_ps: int | None) -> bool:
+        """Whether the clock has woken them."""
         self._clients_wake = asyncio.get_running_loop().create_future()
         self.time.waits(self._clients, until_ps)
         self._wake()
-        await self._clients_wake
+        return await self._clients_wake
 
     def clients_work(self) -> None:
         """Something has come for the clients: they look at it before time moves."""
         waiter = self._clients_wake
         if waiter is not None and not waiter.done():
             self.time.works(self._clients)
-            waiter.set_result(None)
+            waiter.set_result(False)
 
     def sent(self) -> None:
         """A client sends a request."""
@@ -355,7 +363,7 @@ class Keeper:
             if actor is self._clients:
                 assert self._clients_wake is not None
                 if not self._clients_wake.done():
-                    self._clients_wake.set_result(None)
+                    self._clients_wake.set_result(True)
             elif actor is self._moves.actor:
                 self._moves.land()
             elif actor in self._looks:

@@ -9,21 +9,17 @@ from llmsim.emulation.timekeeper import Actor, Timekeeper
 class KvLinks(Protocol):
     """Who moves KV between engine cores (`llmsim.emulation.links.Links`)."""
 
-    prefill: int
-    decode: int
-    """Numbers of the engine cores."""
-
     @property
     def next_ps(self) -> int | None:
         """When something may land; None: nothing moves."""
         ...
 
-    def reserved(self, row: int, cached: int, now_ps: int) -> None:
-        """The decode core has blocks for a prompt, of which it has `cached` tokens."""
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
+        """A decode core has blocks for a prompt, of which it has `cached` tokens."""
         ...
 
-    def landed(self, now_ps: int) -> list[int]:
-        """The requests whose KV has landed by now."""
+    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
+        """The requests whose KV has landed by now, and the numbers of both engine cores."""
         ...
 
 
@@ -67,7 +63,7 @@ class KvMoves:
             self._time.waits(core, None)
             self._stir(core)
         elif self._links is not None:
-            self._links.reserved(rest[0], rest[1], self._time.now_ps)
+            self._links.reserved(self._numbers[core], rest[0], rest[1], self._time.now_ps)
             self._expect(self._links)
 
     def settled(self, core: Actor) -> None:
@@ -83,8 +79,8 @@ class KvMoves:
         """The time of the links' actor has come: both ends hear of what is there."""
         if self._links is None:
             return
-        for row in self._links.landed(self._time.now_ps):
-            for number in (self._links.prefill, self._links.decode):
+        for row, cores in self._links.landed(self._time.now_ps):
+            for number in cores:
                 self._moved.setdefault(number, []).append(row)
         for core in self._numbers:
             self._stir(core)

@@ -1,22 +1,26 @@
 """The links over which the KV of prompts goes from one engine to another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llmsim import _native
 from llmsim.lowering import LoweredDeployment
 
 
 class Links:
-    """Moves KV from the prefill group to the decode group, as in `llmsim run`."""
+    """Moves KV from prefill groups to decode groups, as in `llmsim run`."""
 
-    def __init__(self, lowered: LoweredDeployment, input_tokens: Sequence[int]) -> None:
-        """`input_tokens`: of each row's prompt."""
-        assert lowered.kv_transfers is not None, "engine_servers looked"
+    def __init__(
+        self,
+        lowered: LoweredDeployment,
+        input_tokens: Sequence[int],
+        prefill_of: Callable[[int], int],
+    ) -> None:
+        """`input_tokens`: of each row's prompt; `prefill_of`: the group that computes it."""
+        assert lowered.kv_transfers is not None, "engine_stages looked"
         assert lowered.network is not None, "KV moves on it"
-        roles = [group.native.role for group in lowered.groups]
-        self.prefill = roles.index(_native.Role.PREFILL)
-        self.decode = roles.index(_native.Role.DECODE)
-        self._input_tokens = input_tokens
+        self._input_tokens, self._prefill_of = input_tokens, prefill_of
+        self._cores: dict[int, tuple[int, int]] = {}
+        """By row whose KV is on its way, where from and where to."""
         self._transfers = _native.OutsideTransfers(lowered.kv_transfers, lowered.network.config)
 
     @property
@@ -24,11 +28,11 @@ class Links:
         """When something may land; None: nothing moves."""
         return self._transfers.next_event_ps()
 
-    def reserved(self, row: int, cached: int, now_ps: int) -> None:
-        """The decode engine has blocks for a prompt, of which it has `cached` tokens."""
-        pair = (self.prefill, self.decode)
-        self._transfers.reserved(row, pair, self._input_tokens[row], cached, now_ps)
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
+        """A decode engine has blocks for a prompt, of which it has `cached` tokens."""
+        self._cores[row] = self._prefill_of(row), core
+        self._transfers.reserved(row, self._cores[row], self._input_tokens[row], cached, now_ps)
 
-    def landed(self, now_ps: int) -> list[int]:
-        """The requests whose KV has landed by now."""
-        return self._transfers.advance(now_ps)
+    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
+        """The requests whose KV has landed by now, and the groups at both ends."""
+        return [(row, self._cores.pop(row)) for row in self._transfers.advance(now_ps)]

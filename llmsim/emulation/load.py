@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmsim.core import Workload
+from llmsim.emulation.doors import Stage
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.keeper import Keeper
 from llmsim.scheduling.conformance.vllm_live import LiveRequest
@@ -43,20 +44,33 @@ class Answer:
     """What the server said instead of an answer."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A server that a request passes; those before the last one compute prompts alone."""
+@dataclass(frozen=True, order=True)
+class _Coming:
+    """A request that comes to a stage, and has still to be given one of its doors."""
 
-    port: int
-    api_ps: Sequence[int]
-    """By row, what a request takes before the engine sees it."""
+    at_ps: int
+    stage: int
+    group: int
+    """The engine core that has computed its prompt; none: 0."""
+    row: int
+
+
+@dataclass(frozen=True, order=True)
+class _Due:
+    """A request on its way to an engine."""
+
+    at_ps: int
+    """When the engine gets it."""
+    row: int
+    stage: int
+    door: int
 
 
 class Clients:
     """Sends every request when it is due, the calls of a session one after the other.
 
-    Where prompts and answers are computed apart, it is the proxy, too: the second server gets a
-    request when the first one has answered with a token, which is discarded.
+    Where prompts and answers are computed apart, it is the proxy, too: a server of the second stage
+    gets a request when one of the first has answered with a token, which is discarded.
     """
 
     def __init__(
@@ -72,8 +86,10 @@ class Clients:
         self._model, self._stages = model, stages
         self.answers: dict[int, Answer] = {}
         """By row, of those whose arrival is known."""
-        self._due: list[tuple[int, int, int]] = []
-        """(when the engine gets it, row, number of its stage)."""
+        self.passed: dict[int, list[int]] = {}
+        """By row, the engine cores that a request was given, in order."""
+        self._coming: list[_Coming] = []
+        self._due: list[_Due] = []
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -82,24 +98,44 @@ class Clients:
         for row, arrival_ps in enumerate(arrivals):
             if arrival_ps >= 0:
                 self._schedule(row, arrival_ps)
-        while self._due or self._under_way:
-            if self._due and self._due[0][0] <= self._keeper.time.now_ps:
-                _, row, stage = heapq.heappop(self._due)
-                await self._send(row, stage)
+        while self._due or self._under_way or self._coming:
+            now_ps = self._keeper.time.now_ps
+            if self._coming and self._coming[0].at_ps <= now_ps:
+                if await self._keeper.clients_turn():
+                    self._choose_doors()
+            elif self._due and self._due[0].at_ps <= now_ps:
+                await self._send(heapq.heappop(self._due))
             else:
-                await self._keeper.clients_wait(self._due[0][0] if self._due else None)
+                ahead = [queue[0].at_ps for queue in (self._coming, self._due) if queue]
+                await self._keeper.clients_wait(min(ahead, default=None))
 
     def _schedule(self, row: int, arrival_ps: int) -> None:
         self.answers[row] = Answer(arrival_ps)
-        self._pass_on(row, 0, arrival_ps)
+        self._pass_on(_Coming(arrival_ps, 0, 0, row))
 
-    def _pass_on(self, row: int, stage: int, now_ps: int) -> None:
-        heapq.heappush(self._due, (now_ps + self._stages[stage].api_ps[row], row, stage))
+    def _pass_on(self, coming: _Coming) -> None:
+        """Where there is a choice, it is made at that time, when all that ends then has ended."""
+        if len(self._stages[coming.stage].doors) == 1:
+            self._give_door(coming)
+        else:
+            heapq.heappush(self._coming, coming)
 
-    async def _send(self, row: int, stage: int) -> None:
+    def _choose_doors(self) -> None:
+        while self._coming and self._coming[0].at_ps <= self._keeper.time.now_ps:
+            self._give_door(heapq.heappop(self._coming))
+
+    def _give_door(self, coming: _Coming) -> None:
+        stage = self._stages[coming.stage]
+        number = stage.choose()
+        door = stage.doors[number]
+        self.passed.setdefault(coming.row, []).append(door.group)
+        engine_ps = coming.at_ps + door.api_ps[coming.row]
+        heapq.heappush(self._due, _Due(engine_ps, coming.row, coming.stage, number))
+
+    async def _send(self, due: _Due) -> None:
         """Returns when an engine has it, so that engines see requests of one time in order."""
         self._keeper.sent()
-        task = asyncio.create_task(self._ask(row, stage))
+        task = asyncio.create_task(self._ask(due))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
         reached = asyncio.ensure_future(self._keeper.reached())
@@ -112,22 +148,24 @@ class Clients:
             self._keeper.fail(NoProgressError(f"a request failed: {task.exception()}"))
         self._keeper.clients_work()
 
-    async def _ask(self, row: int, stage: int) -> None:
+    async def _ask(self, due: _Due) -> None:
+        stage = self._stages[due.stage]
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self._stages[stage].port, limit=LONGEST_LINE
+            "127.0.0.1", stage.doors[due.door].port, limit=LONGEST_LINE
         )
-        is_last = stage == len(self._stages) - 1
+        is_last = due.stage == len(self._stages) - 1
         try:
-            writer.write(self._request(row, prompt_alone=not is_last))
+            writer.write(self._request(due.row, prompt_alone=not is_last))
             status = await reader.readline()
             if b" 200 " not in status:
-                self.answers[row].refused = await _refusal(status, reader)
+                self.answers[due.row].refused = await _refusal(status, reader)
+                stage.left(due.door)
                 self._keeper.refused()
                 return
             if is_last:
-                await self._read_answer(row, reader)
+                await self._read_answer(due, reader)
             else:
-                await self._read_prompt(row, stage, reader)
+                await self._read_prompt(due, reader)
         finally:
             writer.close()
 
@@ -149,22 +187,26 @@ class Clients:
         )
         return head.encode() + body
 
-    async def _read_prompt(self, row: int, stage: int, reader: asyncio.StreamReader) -> None:
+    async def _read_prompt(self, due: _Due, reader: asyncio.StreamReader) -> None:
+        stage = self._stages[due.stage]
         async for tokens in _tokens(reader):
-            self._pass_on(row, stage + 1, self._keeper.time.now_ps)
+            stage.left(due.door)
+            group = stage.doors[due.door].group
+            self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
             self._keeper.clients_work()
             self._keeper.read(tokens)
 
-    async def _read_answer(self, row: int, reader: asyncio.StreamReader) -> None:
-        answer, wanted = self.answers[row], self._requests[row].output_tokens
+    async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:
+        answer, wanted = self.answers[due.row], self._requests[due.row].output_tokens
         async for tokens in _tokens(reader):
             answer.token_ps += [self._keeper.time.now_ps] * tokens
             if len(answer.token_ps) >= wanted:
-                self._call_next(row)
+                self._stages[due.stage].left(due.door)
+                self._call_next(due.row)
             self._keeper.read(tokens)
         if len(answer.token_ps) != wanted:
             raise NoProgressError(
-                f"request {row} has {len(answer.token_ps)} of its {wanted} tokens"
+                f"request {due.row} has {len(answer.token_ps)} of its {wanted} tokens"
             )
 
     def _call_next(self, row: int) -> None:

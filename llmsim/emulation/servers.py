@@ -1,15 +1,19 @@
 """Which servers of an engine stand for the instances of a cluster file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmsim import _native
 from llmsim.api.prepare import Prepared
 from llmsim.config.errors import NotYetError
+from llmsim.emulation.doors import CHOICES
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.routing import RouterSpec, kept_sessions
 
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
+_ROUTERS = ("--request-routing-policy", "--decode-routing-policy")
+"""The options of the routers of prompts and of answers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,15 @@ class EngineServer:
         }
 
 
-def engine_servers(prepared: Prepared) -> tuple[EngineServer, ...]:
+@dataclass(frozen=True)
+class EngineStage:
+    """The servers of which a request passes one, which the router chooses."""
+
+    servers: tuple[EngineServer, ...]
+    router: str = "RR"
+
+
+def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     """The servers, in the order in which a request passes them; NotYetError where there are none
     for what the cluster file and the options say.
     """
@@ -45,12 +57,14 @@ def engine_servers(prepared: Prepared) -> tuple[EngineServer, ...]:
         lowered, tiers=prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
     )
     roles = [group.native.role for group in lowered.groups]
-    if len(roles) == 1 and roles[0] == _native.Role.BOTH:
-        return (EngineServer(lowered.groups),)
-    if all(role == _native.Role.BOTH for role in roles):
+    if any(role != _native.Role.BOTH for role in roles):
+        return _prefill_and_decode(prepared)
+    if len(roles) > 1 and prepared.simulation.router.name in CHOICES:
+        _check_several(prepared)
+        return (_stage(_ROUTERS[0], prepared.simulation.router, lowered.groups),)
+    if len(roles) > 1:
         _check_ranks(prepared)
-        return (EngineServer(lowered.groups),)
-    return _pair(lowered)
+    return (EngineStage((EngineServer(lowered.groups),)),)
 
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
@@ -77,14 +91,19 @@ def _check_ranks(prepared: Prepared) -> None:
     """Groups beside each other are ranks of one server, whose balancer chooses among them."""
     groups, router = prepared.lowered.groups, prepared.simulation.router
     is_balancer = router.name == _BALANCER.name and not router.options
-    kept = prepared.simulation.session_affinity and kept_sessions(prepared.workload) is not None
+    _check_several(prepared)
     for is_so, what in (
-        (len(prepared.lowered.models) > 1, "several models"),
-        (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
         (not is_balancer, f"several instances behind the router {router.text}"),
-        (kept, "sessions with hidden rounds on several instances"),
+        (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
     ):
         _refuse(is_so, what)
+
+
+def _check_several(prepared: Prepared) -> None:
+    """Requests go to several instances, each on its own."""
+    kept = prepared.simulation.session_affinity and kept_sessions(prepared.workload) is not None
+    _refuse(len(prepared.lowered.models) > 1, "several models")
+    _refuse(kept, "sessions with hidden rounds on several instances")
 
 
 def _engine(group: LoweredGroup) -> tuple[Any, ...]:
@@ -92,21 +111,45 @@ def _engine(group: LoweredGroup) -> tuple[Any, ...]:
     return group.engine, group.layout, group.program, group.scheduler.kv.num_blocks
 
 
-def _pair(lowered: LoweredDeployment) -> tuple[EngineServer, ...]:
-    prefill = [one for one in lowered.groups if one.native.role == _native.Role.PREFILL]
-    decode = [one for one in lowered.groups if one.native.role == _native.Role.DECODE]
+def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
+    """A server for each instance."""
+    lowered, options = prepared.lowered, prepared.simulation
     transfers = lowered.kv_transfers
-    is_pair = len(prefill) == len(decode) == 1 and len(lowered.groups) == 2
-    _refuse(not is_pair, "prefill and decode on more than one instance each")
     assert transfers is not None, "groups with roles hand KV over"
     _refuse(transfers.push, "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)")
-    return EngineServer(tuple(prefill)), EngineServer(tuple(decode))
+    roles = [group.native.role for group in lowered.groups]
+    _refuse(_native.Role.BOTH in roles, "instances with a role beside others without")
+    sides = [
+        [one for one in lowered.groups if one.native.role == role]
+        for role in (_native.Role.PREFILL, _native.Role.DECODE)
+    ]
+    if any(len(side) > 1 for side in sides):
+        _check_several(prepared)
+    routers = (options.router, options.decode_router)
+    return tuple(map(_stage, _ROUTERS, routers, sides))
+
+
+def _stage(option: str, router: RouterSpec, groups: Sequence[LoweredGroup]) -> EngineStage:
+    """A server for each group; where there are several, by a router that asks no engine."""
+    if len(groups) > 1:
+        contexts = {one.scheduler.kv.max_model_len for one in groups if one.scheduler is not None}
+        _refuse(len(contexts) > 1, "instances of one role with different context lengths")
+        _check_choice(option, router)
+    return EngineStage(tuple(EngineServer((group,)) for group in groups), router.name)
+
+
+def _check_choice(option: str, router: RouterSpec) -> None:
+    if router.name not in CHOICES:
+        raise NotYetError(
+            f"{option} {router.text}: in front of several instances, `llmsim emulate` chooses by "
+            f"{' or '.join(CHOICES)}, which ask no engine; {option} {CHOICES[0]} is one of them"
+        )
 
 
 def _refuse(is_so: bool, what: str) -> None:
     if is_so:
         raise NotYetError(
-            f"{what}: `llmsim emulate` runs one instance, equal instances behind the router "
-            "VLLM_DP, or one prefill and one decode instance that pulls KV; `llmsim run` "
-            "simulates the cluster file as it is"
+            f"{what}: `llmsim emulate` runs one instance, several behind the router RR or LOR, "
+            "equal ones behind VLLM_DP, or prefill and decode instances that pull KV; "
+            "`llmsim run` simulates the cluster file as it is"
         )

@@ -16,10 +16,12 @@ from llmsim.emulation.in_engine.channel import Channel
 class StandIn:
     """Runs all requests that it has in every step."""
 
-    def __init__(self, socket_path: str, breaks_at: int = 0) -> None:
-        """`breaks_at`: the number from 1 of the part of an answer in whose place it hangs up."""
+    def __init__(self, socket_path: str, breaks_at: int = 0, number: int = 0) -> None:
+        """`breaks_at`: the number from 1 of the part of an answer in whose place it hangs up.
+        `number`: of the engine core.
+        """
         self._parts, self._breaks_at = itertools.count(1), breaks_at
-        self._channel = Channel(socket_path, 0)
+        self._channel = Channel(socket_path, number)
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._parked = False

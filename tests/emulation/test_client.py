@@ -20,7 +20,7 @@ from llmsim.emulation.client import client_command, client_environment, client_p
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.relay import Relay, prompt_tokens
-from llmsim.emulation.servers import engine_servers
+from llmsim.emulation.servers import engine_stages
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 
@@ -33,7 +33,7 @@ async def emulated(
 ) -> tuple[dict[str, Any], Relay, Keeper]:
     """The stand-in client of that kind before the stand-in engine."""
     folder.mkdir()
-    group = engine_servers(prepared_run(ONE))[0].first
+    group = engine_stages(prepared_run(ONE))[0].servers[0].first
     endless = EndlessAnswers()
     keeper = Keeper(folder, [Devices(group, endless)])
     listener = await keeper.listen()

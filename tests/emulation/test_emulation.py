@@ -15,13 +15,14 @@ from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
+from llmsim.emulation.doors import Door, Stage
 from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.load import Clients, Stage
+from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
 from llmsim.emulation.requests import check_workload, engine_requests
-from llmsim.emulation.servers import engine_servers
+from llmsim.emulation.servers import engine_stages
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.validation.logs.reader import read_recording
 
@@ -33,17 +34,23 @@ def prepared_run(dataset: str, *options: str) -> Prepared:
     return prepare(checked_options([*words, "--no-async-scheduling", *options]))
 
 
-async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, Devices, Keeper]:
-    group = engine_servers(prepared)[0].first
+async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devices], Keeper]:
+    (stage,) = engine_stages(prepared)
+    groups = [server.first for server in stage.servers]
     requests = engine_requests(prepared.workload, stops=False)
-    devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
-    keeper = Keeper(folder, [devices])
+    devices = [Devices(one, ModelRunner(requests, one.scheduler.speculation)) for one in groups]
+    keeper = Keeper(folder, devices)
     listener = await keeper.listen()
-    engine = await asyncio.to_thread(StandIn, str(keeper.socket_path))
-    api_ps = [group.native.api_latency_ps] * len(requests)
-    clients = Clients(keeper, prepared.workload, requests, "m", [Stage(engine.port, api_ps)])
+    path = str(keeper.socket_path)
+    engines = [await asyncio.to_thread(StandIn, path, 0, number) for number in range(len(groups))]
+    doors = [
+        Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
+        for engine, group in zip(engines, groups, strict=True)
+    ]
+    clients = Clients(keeper, prepared.workload, requests, "m", [Stage(doors, stage.router)])
     await asyncio.wait_for(clients.run(), 60)
-    await asyncio.to_thread(engine.close)
+    for engine in engines:
+        await asyncio.to_thread(engine.close)
     listener.close()
     return clients, devices, keeper
 
@@ -59,7 +66,7 @@ def emulated(prepared: Prepared, folder: Path) -> Emulated:
             prepared.workload.output_tokens.tolist(),
         ),
         answers=clients.answers,
-        schedules=[devices.schedule],
+        schedules=[one.schedule for one in devices],
         virtual_ps=time.now_ps,
         jumps=time.jumps,
         wall_s=1.0,
@@ -140,6 +147,9 @@ def test_what_is_not_emulated_is_refused() -> None:
         check_workload(prepared.workload, prepared.simulation.clients)
 
 
+PULLS = ["--kv-transfer", "whole", "--kv-transfer-mode", "pull"]
+
+
 def of_cluster(name: str, *options: str) -> Prepared:
     dataset = DATASET + ",model=Qwen/Qwen3-8B" * ("mixed" in name)
     words = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", dataset, *options]
@@ -156,25 +166,67 @@ def of_cluster(name: str, *options: str) -> Prepared:
             "several instances behind the router VLLM_DP:clients=2",
         ),
         ("h100_mixed_models.json", ["--request-routing-policy", "VLLM_DP"], "several models"),
-        ("h100_llama31_8b_pd_2p1d.json", [], "more than one instance each"),
+        (
+            "h100_llama31_8b_pd_2p1d.json",
+            PULLS,
+            "--request-routing-policy LOAD: in front of several instances",
+        ),
+        (
+            "h100_mixed_models.json",
+            ["--request-routing-policy", "RR"],
+            "several models",
+        ),
         ("h100_llama31_8b_pd.json", ["--kv-transfer-mode", "push"], "KV that is pushed"),
+        ("h100_llama31_8b_pd_2p1d.json", ["--request-routing-policy", "RR"], "KV that is pushed"),
         ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", [], "in lock-step"),
     ],
 )
 def test_what_no_servers_stand_for_is_refused(name: str, options: list[str], said: str) -> None:
     with pytest.raises(NotYetError, match=said):
-        engine_servers(of_cluster(name, *options))
+        engine_stages(of_cluster(name, *options))
 
 
-def test_instances_are_ranks_of_a_server_or_two_servers() -> None:
-    ranks = engine_servers(
-        of_cluster("h100_multi_instance.json", "--request-routing-policy", "VLLM_DP")
+def places(name: str, *options: str) -> list[list[list[int]]]:
+    """The numbers of the groups of each server of each stage."""
+    return [
+        [[group.info.index for group in server.groups] for server in stage.servers]
+        for stage in engine_stages(of_cluster(name, *options))
+    ]
+
+
+def test_instances_are_ranks_of_a_server_or_servers() -> None:
+    several = "h100_multi_instance.json"
+    assert places(several, "--request-routing-policy", "VLLM_DP") == [[[0, 1]]]
+    assert places(several, "--request-routing-policy", "LOR") == [[[0], [1]]]
+    apart = "h100_llama31_8b_pd_2p1d.json"
+    assert places(apart, *PULLS, "--request-routing-policy", "RR") == [[[0], [1]], [[2]]]
+    (ranks,) = engine_stages(of_cluster(several, "--request-routing-policy", "VLLM_DP"))
+    assert ranks.servers[0].connector is None
+    prefill, decode = (
+        stage.servers[0].connector for stage in engine_stages(of_cluster("h100_llama31_8b_pd.json"))
     )
-    assert [[group.info.index for group in one.groups] for one in ranks] == [[0, 1]]
-    assert ranks[0].connector is None
-    prefill, decode = engine_servers(of_cluster("h100_llama31_8b_pd.json"))
-    assert prefill.connector == {"remote": False, "keeps_finished": True, "all_but_last": False}
-    assert decode.connector == {"remote": True, "keeps_finished": False, "all_but_last": False}
+    assert prefill == {"remote": False, "keeps_finished": True, "all_but_last": False}
+    assert decode == {"remote": True, "keeps_finished": False, "all_but_last": False}
+
+
+@pytest.mark.parametrize("router", ["RR", "LOR"])
+def test_requests_go_to_the_servers_that_the_run_chooses(router: str, tmp_path: Path) -> None:
+    """Each server's steps are those of its instance, and so are the ties between them."""
+    options = ["--cost-source", "roofline", "--no-async-scheduling"]
+    prepared = of_cluster("h100_multi_instance.json", "--request-routing-policy", router, *options)
+    outcome = emulated(prepared, tmp_path)
+    assert difference(outcome, prepared) == ""
+    assert all(len(schedule.items) > 3 for schedule in outcome.schedules)
+
+
+def test_a_door_in_turn_or_with_the_fewest_outstanding() -> None:
+    in_turn = Stage([Door(1, []), Door(2, []), Door(3, [])])
+    assert [in_turn.choose() for _ in range(5)] == [0, 1, 2, 0, 1]
+    fewest = Stage([Door(1, []), Door(2, [])], "LOR")
+    assert [fewest.choose() for _ in range(3)] == [0, 1, 0]
+    fewest.left(0)
+    fewest.left(0)
+    assert [fewest.choose() for _ in range(3)] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -200,13 +252,20 @@ def test_bad_input_is_one_sentence(
     reason="LLMSIM_ENGINE_PYTHON names no interpreter with vLLM",
 )
 @pytest.mark.parametrize(
-    "name", ["h100_llama31_8b.json", "h100_multi_instance.json", "h100_llama31_8b_pd.json"]
+    ("name", "options"),
+    [
+        ("h100_llama31_8b.json", []),
+        ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"]),
+        ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
+        ("h100_llama31_8b_pd.json", []),
+        ("h100_llama31_8b_pd_2p1d.json", [*PULLS, "--request-routing-policy", "LOR"]),
+    ],
 )
 def test_vllm_itself_is_the_simulation(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["emulate", "vllm", "--engine-python", os.environ["LLMSIM_ENGINE_PYTHON"], "--json"]
     given = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", DATASET]
-    given += ["--engine-profile", "vllm-0.33", "--request-routing-policy", "VLLM_DP"]
+    given += ["--engine-profile", "vllm-0.33", *options]
     assert main([*words, *given, "--run-dir", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["same_as_run"] is True

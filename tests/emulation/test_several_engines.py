@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulation.test_emulation import CLUSTER
+from emulation.test_emulation import CLUSTER, PULLS
 
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
@@ -132,49 +132,53 @@ def test_whole_milliseconds_are_not_rounded(tmp_path: Path) -> None:
         assert int(time.time() * 1000) - EPOCH_S * 1000 == now_ps // MS
 
 
-PAIR = CLUSTER.with_name("h100_llama31_8b_pd.json")
 LOAD = "synthetic:n=40,rate=200,input=uniform:200-3000,output=uniform:2-9,seed=5"
 
 
-def test_links_move_kv_as_the_run_does() -> None:
+@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
+def test_links_move_kv_as_the_run_does(name: str) -> None:
     """Fed with the run's reservations, they land each prompt at the run's time."""
-    words = ["--cluster-config", str(PAIR), "--dataset", LOAD, "--cost-source", "roofline"]
+    cluster = str(CLUSTER.with_name(name))
+    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline", *PULLS]
     prepared = prepare(checked_options(words))
-    columns = simulate(prepared.lowered, prepared.workload, prepared.simulation).kv_transfers
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    columns = results.kv_transfers
     assert columns is not None
-    links = Links(prepared.lowered, prepared.workload.input_tokens.tolist())
+    prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
+    tokens = prepared.workload.input_tokens.tolist()
+    links = Links(prepared.lowered, tokens, prefill.__getitem__)
     landed: dict[int, int] = {}
 
     def pass_time(until_ps: int) -> None:
         while links.next_ps is not None and links.next_ps <= until_ps:
             now_ps = links.next_ps
-            landed.update(dict.fromkeys(links.landed(now_ps), now_ps))
+            for row, cores in links.landed(now_ps):
+                assert cores == (prefill[row], decode[row])
+                landed[row] = now_ps
 
     for row in np.argsort(columns.kv_reserved_ps, kind="stable").tolist():
         now_ps = int(columns.kv_reserved_ps[row])
         pass_time(now_ps)
-        links.reserved(row, 0, now_ps)
+        links.reserved(decode[row], row, 0, now_ps)
     pass_time(1 << 62)
     assert [landed[row] for row in range(40)] == columns.kv_landed_ps.tolist()
 
 
 class LandsAt:
-    """Links over which the KV of a prompt takes 3 ms."""
-
-    prefill, decode = 0, 1
+    """Links over which the KV of a prompt takes 3 ms from engine core 0."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[int, int]] = []
+        self._due: list[tuple[int, int, int]] = []
 
     @property
     def next_ps(self) -> int | None:
         return min(self._due)[0] if self._due else None
 
-    def reserved(self, row: int, cached: int, now_ps: int) -> None:
-        self._due.append((now_ps + 3 * MS, row))
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
+        self._due.append((now_ps + 3 * MS, row, core))
 
-    def landed(self, now_ps: int) -> list[int]:
-        there = [row for due_ps, row in self._due if due_ps <= now_ps]
+    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
+        there = [(row, (0, core)) for due_ps, row, core in self._due if due_ps <= now_ps]
         self._due = [one for one in self._due if one[0] > now_ps]
         return there
 
