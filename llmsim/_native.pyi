@@ -2196,13 +2196,16 @@ class Simulation:
 
     def schedule(self, arg: int, /) -> dict: ...
 
-    def ask(self, row: int, arrival_ps: int, input_tokens: int, output_tokens: int, model: int, priority: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    def ask(self, row: int, arrival_ps: int, input_tokens: int, output_tokens: int, model: int, priority: int, adapter: int, keys: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         A live request arrives at that time, which is not before the last event.
         """
 
     def leave(self, row: int, time_ps: int) -> None:
         """The client of a live request goes, if it still waits then."""
+
+    def statuses(self, rows: Sequence[int]) -> list:
+        """Where these requests stand (llmsim.core.Status)."""
 
     def run_until(self, time_ps: int) -> None:
         """Handles all events until then, and that time included."""

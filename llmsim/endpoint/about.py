@@ -9,6 +9,10 @@ from llmsim.endpoint.protocol import (
     TokenizeRequest,
     chat_text,
 )
+from llmsim.workload.limits import MAX_ADAPTER_LETTERS
+
+MOST_LETTERS = MAX_ADAPTER_LETTERS // 2
+"""Of an adapter's name; traces tell adapters of one name apart by further letters."""
 
 
 async def models(call: Call) -> None:
@@ -30,14 +34,22 @@ async def models(call: Call) -> None:
 
 
 async def load_lora(call: Call) -> None:
-    """POST /v1/load_lora_adapter: the adapter is served at the speed of its model."""
+    """POST /v1/load_lora_adapter: an adapter of the first model is served under its name."""
     request = await call.body(LoraRequest)
     endpoint = call.endpoint
-    if not request.lora_name or not request.lora_path:
+    name = request.lora_name
+    if not name or not request.lora_path:
         raise ApiError(400, "both lora_name and lora_path must be given")
-    if request.lora_name in endpoint.loras:
-        raise ApiError(400, f"the LoRA adapter {request.lora_name!r} has already been loaded")
-    endpoint.loras[request.lora_name] = endpoint.models[0]
+    if len(name) > MOST_LETTERS:
+        raise ApiError(400, f"lora_name has more than {MOST_LETTERS} letters")
+    if any(name in served.names for served in endpoint.models):
+        raise ApiError(400, f"the LoRA adapter {name!r} has the name of a served model")
+    if name in endpoint.loras and not request.load_inplace:
+        raise ApiError(
+            400,
+            f"the LoRA adapter {name!r} has already been loaded; load_inplace true replaces it",
+        )
+    endpoint.load_adapter(name, request.lora_path)
     text = f"Success: LoRA adapter '{request.lora_name}' added successfully."
     await call.answer(text.encode(), kind="text/plain; charset=utf-8")
 

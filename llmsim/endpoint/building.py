@@ -51,7 +51,8 @@ def built(
     lowered = compiled.lowered
     groups = [group.info for group in lowered.groups]
     text = tokenizer_of(tokenizer)
-    metrics = Metrics(live, groups, lowered.models)
+    max_loras = max((group.engine.max_loras or 0 for group in lowered.groups), default=0)
+    metrics = Metrics(live, groups, lowered.models, max_loras or None)
     listeners = [metrics] if recorder is None else [metrics, recorder]
     started = int(time.time())
     limits = list(zip(groups, live.max_model_len, strict=True))

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from llmsim.core import PS_PER_S
 from llmsim.endpoint.clock import NEVER_PS, WarpClock
 from llmsim.endpoint.engine import AsyncEngine
+from llmsim.endpoint.live import MOST_ADAPTERS
 from llmsim.endpoint.metrics import Metrics
 from llmsim.endpoint.protocol import ApiError, parse
 from llmsim.endpoint.text import Answers, Tokenizer
@@ -39,6 +40,23 @@ class Served:
     """Among the deployment's models."""
     max_model_len: int
     created: int
+    adapter: "Adapter | None" = None
+    """With which it answers; None: by itself."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What clients may call it: its name, and that without its owner."""
+        return self.name, self.name.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter that was loaded."""
+
+    name: str
+    number: int
+    """From 1; another path is another adapter."""
+    path: str
 
 
 @dataclass
@@ -55,7 +73,9 @@ class Endpoint:
     api_key: str = ""
     """Asked of every call under /v1; "": none is."""
     loras: dict[str, Served] = field(default_factory=dict)
-    """By the adapter's name: the model that it is an adapter of."""
+    """By the adapter's name: the model that it is an adapter of, with it."""
+    adapters: dict[tuple[str, str], Adapter] = field(default_factory=dict)
+    """All that were ever loaded, by name and path."""
     closing: bool = False
     """New requests are turned away."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -69,11 +89,20 @@ class Endpoint:
         if not name:
             return self.models[0]
         for served in self.models:
-            if name in (served.name, served.name.rsplit("/", 1)[-1]):
+            if name in served.names:
                 return served
         if name in self.loras:
             return self.loras[name]
         raise ApiError(404, f"the model {name!r} does not exist", "model")
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Serves the first model with this adapter under its name; raises ApiError."""
+        known = self.adapters.get((name, path))
+        if known is None and len(self.adapters) >= MOST_ADAPTERS:
+            raise ApiError(400, f"{MOST_ADAPTERS:,} LoRA adapters have been loaded; no more fit")
+        adapter = known or Adapter(name, len(self.adapters) + 1, path)
+        self.adapters[name, path] = adapter
+        self.loras[name] = replace(self.models[0], adapter=adapter)
 
     @property
     def warp(self) -> WarpClock | None:

@@ -117,7 +117,13 @@ async def _respond(
             places = endpoint.answers.draw(one.prompt, one.max_tokens, sample)
             answer = endpoint.answers.ids(places)
             stream = Stream(
-                one.prompt, answer, served.number, served.name, request.priority or 0, client
+                one.prompt,
+                answer,
+                served.number,
+                served.name,
+                request.priority or 0,
+                client,
+                served.adapter,
             )
             echoed = one.text if echo else ""
             shape.choices.append(

@@ -29,12 +29,32 @@ class Listener(Protocol):
         ...
 
 
+class LoraAdapter(Protocol):
+    """What answers a request beside its model (`llmsim.endpoint.calls.Adapter`)."""
+
+    @property
+    def name(self) -> str:
+        """Clients call it so."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Where it was loaded from."""
+        ...
+
+
 class Stream:
     """One prompt's answer on its way: what its client has, and what has come since it looked."""
 
     __slots__ = (
         "_coming",
         "_waiter",
+        "adapter",
         "answer",
         "arrival_ps",
         "client",
@@ -59,12 +79,13 @@ class Stream:
         model_name: str,
         priority: int = 0,
         client: str = "",
+        adapter: LoraAdapter | None = None,
     ) -> None:
         """`model` and `model_name` are the deployment's; `client` takes part in virtual time."""
         self.prompt, self.answer = prompt, answer
         self.output_tokens = len(answer)
         self.model, self.model_name = model, model_name
-        self.priority, self.client = priority, client
+        self.priority, self.client, self.adapter = priority, client, adapter
         self.number = self.row = -1
         self.arrival_ps = self.first_ps = self.last_ps = -1
         self.tokens = 0
@@ -135,7 +156,12 @@ class AsyncEngine:
         now_ps = max(self.clock.now_ps(), self._last_ps + PS_PER_NS, at_ps or 0)
         now_ps = _whole_ns(now_ps)
         row = self.live.ask(
-            now_ps, stream.prompt, stream.answer, model=stream.model, priority=stream.priority
+            now_ps,
+            stream.prompt,
+            stream.answer,
+            model=stream.model,
+            priority=stream.priority,
+            adapter=0 if stream.adapter is None else stream.adapter.number,
         )
         if row is None:
             raise ApiError(503, "too many requests are under way; ask again later")

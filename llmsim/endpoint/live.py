@@ -16,6 +16,10 @@ from llmsim.simulate import SimulationOptions, errors_named, native_simulation
 
 NO_EVENT_PS = 1 << 62
 """Times from here on mean that nothing is left to happen."""
+_CONTENT_BITS = 48
+"""Of a content key, below the number of its adapter."""
+MOST_ADAPTERS = (1 << 15) - 1
+"""That a server tells apart: keys have 63 bits (`kOwnKey` of the native module)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +90,12 @@ class LiveSimulation:
         *,
         model: int = 0,
         priority: int = 0,
+        adapter: int = 0,
     ) -> int | None:
         """A request with these token ids arrives; returns its row, or None where all are in use.
 
-        The engine learns the answer's length as vLLM does with `ignore_eos`: as a limit.
+        The engine learns the answer's length as vLLM does with `ignore_eos`: as a limit. What a
+        LoRA adapter (its number, from 1) computes is of no use to another one, nor to the model.
         """
         if not self._free:
             self._free = sorted(self._simulation.reusable_rows(), reverse=True)
@@ -97,8 +103,10 @@ class LiveSimulation:
             return None
         row = self._free.pop()
         self._contents.add(list(prompt), list(answer))
-        keys = self._contents.take_keys()
-        self._simulation.ask(row, arrival_ps, len(prompt), len(answer), model, priority, keys)
+        keys = self._contents.take_keys() + np.uint64(adapter << _CONTENT_BITS)
+        self._simulation.ask(
+            row, arrival_ps, len(prompt), len(answer), model, priority, adapter, keys
+        )
         return row
 
     def leave(self, row: int, time_ps: int) -> None:
@@ -117,6 +125,10 @@ class LiveSimulation:
         for row, tokens, status, time_ps in zip(*columns, strict=True):
             ended = None if status == Status.RUNNING else Status(status)
             yield Progress(row, tokens, time_ps, ended)
+
+    def statuses(self, rows: Sequence[int]) -> list[Status]:
+        """Where each of these requests stands."""
+        return [Status(status) for status in self._simulation.statuses(list(rows))]
 
     def gauges(self) -> list[GroupGauges]:
         """What each group holds now."""

@@ -29,6 +29,7 @@ COUNTERS = (
 )
 """(name, help, column of the totals of groups)."""
 
+_UNDER_WAY = (Status.PENDING, Status.WAITING, Status.PARKED, Status.RUNNING)
 REASONS = {Status.FINISHED: "length", Status.CANCELLED: "abort", Status.FAILED: "error"}
 
 
@@ -36,10 +37,17 @@ class Metrics(Collector):
     """Histograms of what clients have seen; gauges and counters are asked when somebody scrapes."""
 
     def __init__(
-        self, live: LiveSimulation, groups: Sequence[GroupInfo], models: Sequence[str]
+        self,
+        live: LiveSimulation,
+        groups: Sequence[GroupInfo],
+        models: Sequence[str],
+        max_loras: int | None = None,
     ) -> None:
         """`models`: the names under which the deployment's models are served."""
         self._live, self._groups, self._models = live, groups, models
+        self._max_loras = max_loras
+        self._adapted: dict[int, Stream] = {}
+        """Requests with an adapter that are under way, by their number."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._ttft = self._histogram(
@@ -91,6 +99,8 @@ class Metrics(Collector):
 
     def asked(self, stream: Stream) -> None:
         """A request has come."""
+        if stream.adapter is not None:
+            self._adapted[stream.number] = stream
         self._prompt.labels(self._models[stream.model]).observe(len(stream.prompt))
 
     def tokens(self, stream: Stream, more: int, time_ps: int) -> None:
@@ -103,6 +113,7 @@ class Metrics(Collector):
 
     def ended(self, stream: Stream, time_ps: int) -> None:
         """It has ended."""
+        self._adapted.pop(stream.number, None)
         if stream.status not in REASONS:
             return
         model = self._models[stream.model]
@@ -145,6 +156,25 @@ class Metrics(Collector):
             about = {"block_size": str(group.block_size), "num_gpu_blocks": str(group.num_blocks)}
             cache.add_metric(self._labels(group), about)
         yield cache
+        if self._max_loras is not None:
+            yield self._lora_requests()
+
+    def _lora_requests(self) -> GaugeMetricFamily:
+        """vLLM's: which adapters run and wait stands in the labels, and the time is the value."""
+        streams = list(self._adapted.values())
+        found: dict[bool, dict[str, None]] = {True: {}, False: {}}
+        statuses = self._live.statuses([stream.row for stream in streams])
+        for stream, status in zip(streams, statuses, strict=True):
+            assert stream.adapter is not None, "only those are kept"
+            if status in _UNDER_WAY:
+                found[status == Status.RUNNING].setdefault(stream.adapter.name)
+        running, waiting = (",".join(found[runs]) for runs in (True, False))
+        labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        gauge = GaugeMetricFamily(
+            "vllm:lora_requests_info", "Running stats on lora requests.", labels=labels
+        )
+        gauge.add_metric((str(self._max_loras), waiting, running), self._live.now_ps / PS_PER_S)
+        return gauge
 
     def _labels(self, group: GroupInfo) -> tuple[str, str]:
         return str(group.index), group.model_name

@@ -82,6 +82,7 @@ class LoraRequest(Struct):
 
     lora_name: str
     lora_path: str = ""
+    load_inplace: bool = False
 
 
 @dataclass(frozen=True)

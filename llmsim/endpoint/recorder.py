@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmsim.core import Status
 from llmsim.endpoint.clock import PS_PER_NS
-from llmsim.endpoint.engine import Stream
+from llmsim.endpoint.engine import LoraAdapter, Stream
 
 TRACE = "trace.jsonl"
 
@@ -25,6 +25,8 @@ class TraceRecorder:
         self._pending: dict[int, dict[str, object]] = {}
         self._lines = tempfile.TemporaryFile("w+b", dir=folder)  # noqa: SIM115
         stack.enter_context(self._lines)
+        self._adapters: dict[int, str] = {}
+        """By number, what the trace calls an adapter."""
         self._index: list[tuple[int, int, int]] = []
         """(arrival in ns, number, offset of its line)."""
 
@@ -40,7 +42,18 @@ class TraceRecorder:
         line["model"] = stream.model_name
         if stream.priority:
             line["priority"] = stream.priority
+        if stream.adapter is not None:
+            line["adapter"] = self._adapter_name(stream.adapter)
         self._pending[stream.number] = line
+
+    def _adapter_name(self, adapter: LoraAdapter) -> str:
+        """Its name, with a mark for each adapter of another path that was called so before."""
+        if adapter.number not in self._adapters:
+            name = adapter.name
+            while name in self._adapters.values():
+                name += "#"
+            self._adapters[adapter.number] = name
+        return self._adapters[adapter.number]
 
     def tokens(self, stream: Stream, more: int, time_ps: int) -> None:
         """Tokens are not written: the run makes them again."""

@@ -36,10 +36,11 @@ def live_of(cluster: str, rows: int, *more: str) -> LiveSimulation:
 
 
 class Clients:
-    """They ask, leave, and note what they see."""
+    """They ask, leave, and note what they see; some with one of so many LoRA adapters."""
 
-    def __init__(self, live: LiveSimulation, seed: int) -> None:
+    def __init__(self, live: LiveSimulation, seed: int, adapters: int = 0) -> None:
         self._live, self._draw = live, random.Random(seed)
+        self._adapters = adapters
         self._shared = [self._draw.randrange(1000) for _ in range(1500)]
         self._leaving: list[tuple[int, int]] = []
         self._of_row: dict[int, int] = {}
@@ -75,7 +76,8 @@ class Clients:
         prompt = self._shared[:shared]
         prompt += [self._draw.randrange(5000) for _ in range(tokens - shared)]
         answer = [self._draw.randrange(5000) for _ in range(self._draw.randrange(1, 60))]
-        row = self._live.ask(time_ns * 1000, prompt, answer)
+        adapter = self._draw.randrange(self._adapters + 1) if self._adapters else 0
+        row = self._live.ask(time_ns * 1000, prompt, answer, adapter=adapter)
         assert row is not None
         self._of_row[row] = len(self.lines)
         line = {
@@ -85,6 +87,8 @@ class Clients:
             "input_tok_ids": prompt,
             "output_tok_ids": answer,
         }
+        if adapter:
+            line["adapter"] = f"adapter {adapter}"
         if len(self.lines) % 7 == 0:
             patience = self._draw.randrange(1, 400_000_000)
             line["cancel_after_ns"] = patience
@@ -107,9 +111,17 @@ def test_live_requests_get_what_a_trace_of_them_gets(tmp_path: Path, cluster: st
         time_ns += draw.randrange(1, 150_000_000)
         clients.ask(time_ns)
     clients.wait()
-    trace = tmp_path / "trace.jsonl"
+    compare(clients, tmp_path, cluster)
+    assert all(
+        group.running == group.waiting == group.kv_blocks_used == 0 for group in live.gauges()
+    )
+
+
+def compare(clients: Clients, folder: Path, cluster: str, **options: Any) -> None:
+    """What they have seen is what `llmsim run` says of their trace."""
+    trace = folder / "trace.jsonl"
     trace.write_text("".join(json.dumps(line) + "\n" for line in clients.lines))
-    requests = llmsim.run(ROOT / "cluster_config" / cluster, trace).requests
+    requests = llmsim.run(ROOT / "cluster_config" / cluster, trace, **options).requests
     statuses = set()
     for number, (status, at_ps) in clients.ended.items():
         row = requests.iloc[number]
@@ -119,9 +131,39 @@ def test_live_requests_get_what_a_trace_of_them_gets(tmp_path: Path, cluster: st
             assert (clients.first[number], at_ps) == (row["first_token_ps"], row["finish_ps"])
     assert len(clients.ended) == len(clients.lines)
     assert statuses == {"finished", "cancelled"}
-    assert all(
-        group.running == group.waiting == group.kv_blocks_used == 0 for group in live.gauges()
-    )
+
+
+def test_live_requests_with_adapters_take_slots_and_share_no_prefixes(tmp_path: Path) -> None:
+    """Five adapters for two slots: who waits for one waits in the run, too."""
+    cluster = "h100_llama31_8b.json"
+    words = ["--engine-profile", "vllm-0.33", "--max-loras", "2"]
+    live = live_of(cluster, 40, *words)
+    clients, draw = Clients(live, seed=5, adapters=5), random.Random(7)
+    time_ns = 0
+    for _ in range(120):
+        time_ns += draw.randrange(1, 90_000_000)
+        clients.ask(time_ns)
+    clients.wait()
+    compare(clients, tmp_path, cluster, engine_profile="vllm-0.33", max_loras=2)
+    without = live_of(cluster, 40, *words)
+    same = Clients(without, seed=5)
+    for line in clients.lines:
+        same.ask(line["arrival_time_ns"])
+    same.wait()
+    assert same.first != clients.first
+
+
+def test_a_request_waits_until_its_adapter_has_a_slot() -> None:
+    live = live_of("h100_llama31_8b.json", 4, "--engine-profile", "vllm-0.33", "--max-loras", "1")
+    asked = [live.ask(1000 * n, [n] * 20, [2] * 3, adapter=n) for n in (1, 2)]
+    rows = [row for row in asked if row is not None]
+    assert list(live.advance(5 * 10**9)) == []
+    assert live.statuses(rows) == [Status.RUNNING, Status.WAITING]
+    seen = list(live.advance(NEVER_PS - 1))
+    assert [one.row for one in seen] == [rows[0]] * 3 + [rows[1]] * 3
+    assert live.statuses(rows) == [Status.FINISHED] * 2
+    with pytest.raises(ValueError, match="row 9 does not exist"):
+        live.statuses([9])
 
 
 def test_a_full_table_of_requests_takes_no_more_until_one_has_ended() -> None:

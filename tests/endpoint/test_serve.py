@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -196,8 +197,19 @@ def test_models_and_adapters(server: Server) -> None:
     whole = server.json("/v1/completions", {"model": "mine", "prompt": "x", "max_tokens": 1})
     assert whole["model"] == "mine"
     assert server.error("/v1/load_lora_adapter", adapter)[0] == 400
+    assert "load_inplace" in server.error("/v1/load_lora_adapter", adapter)[1]
+    assert server.call("/v1/load_lora_adapter", {**adapter, "load_inplace": True})[0] == 200
     assert server.call("/v1/unload_lora_adapter", adapter)[0] == 200
     assert server.error("/v1/unload_lora_adapter", adapter)[0] == 404
+    assert server.error("/v1/completions", {"model": "mine", "prompt": "x"})[0] == 404
+    for name, words in (
+        ("Llama-3.1-8B", "the name of a served model"),
+        ("", "must be given"),
+        ("x" * 129, "more than 128 letters"),
+    ):
+        status, said = server.error("/v1/load_lora_adapter", {**adapter, "lora_name": name})
+        assert (status, words in said) == (400, True)
+    assert b"lora_requests_info" not in server.call("/metrics")[2]
     assert server.call("/health")[0] == 200
 
 
@@ -300,11 +312,12 @@ class VirtualClient:
         self.answers: dict[int, Any] = {}
         server.json("/virtual/join", {"client": name})
 
-    def ask(self, number: int, at_s: float | None = None) -> None:
+    def ask(self, number: int, at_s: float | None = None, model: str = MODEL) -> None:
         headers = {"X_Virtual_Client": self._name}
         if at_s is not None:
             headers["X_Virtual_Time"] = repr(at_s)
-        body = {"prompt": f"{self._name} {number} " * 30, "max_tokens": 20}
+        prompt = f"{self._name} {number} " * 30
+        body = {"model": model, "prompt": prompt, "max_tokens": 20}
 
         def act() -> None:
             chunks = self._server.stream("/v1/completions", body, **headers)
@@ -363,6 +376,42 @@ def test_virtual_time_waits_for_clients_and_repeats_itself() -> None:
 
 def test_calls_of_virtual_time_need_the_warp_clock(server: Server) -> None:
     assert "--clock warp" in server.error("/virtual/join", {"client": "x"})[1]
+
+
+def lora_requests(server: Server) -> tuple[str, str]:
+    """The adapters that wait and that run, as `/metrics` names them."""
+    text = server.call("/metrics")[2].decode()
+    (line,) = [one for one in text.splitlines() if one.startswith("vllm:lora_requests_info{")]
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    assert labels["max_lora"] == "1"
+    return labels["waiting_lora_adapters"], labels["running_lora_adapters"]
+
+
+def test_adapters_wait_for_a_slot_as_in_the_run_of_their_trace(tmp_path: Path) -> None:
+    """Two adapters and the model itself; adapters of one name and two paths are two."""
+    folder = tmp_path / "run"
+    slots = ["--engine-profile", "vllm-0.33", "--max-loras", "1"]
+    server = start("--clock", "warp", *slots, "--run-dir", str(folder))
+    assert lora_requests(server) == ("", "")
+    client = VirtualClient(server, "a")
+    for number, (name, path) in enumerate([("one", "/1"), ("two", "/2"), ("one", "/3")]):
+        adapter = {"lora_name": name, "lora_path": path, "load_inplace": number == 2}
+        assert server.call("/v1/load_lora_adapter", adapter)[0] == 200
+        client.ask(number, 0.001 * (number + 1), name)
+        client.sleep(until=0.001 * (number + 1))
+    client.ask(3, 0.004, MODEL)
+    client.sleep(until=0.01)
+    assert lora_requests(server) == ("two,one", "one")
+    client.leave()
+    assert end(server) == ""
+    first = [client.answers[number][0][0] for number in range(4)]
+    last = [client.answers[number][-1][0] for number in range(4)]
+    assert first[0] < first[3] < last[0] < first[1] < last[1] < first[2]
+    trace = [json.loads(line) for line in (folder / "trace.jsonl").open()]
+    assert [line.get("adapter") for line in trace] == ["one", "two", "one#", None]
+    table = pytest.importorskip("pyarrow.parquet").read_table(folder / "requests.parquet")
+    finish_s = [time_ps / 1e12 for time_ps in table["finish_ps"].to_pylist()]
+    assert finish_s == pytest.approx(last, abs=1e-9)
 
 
 @pytest.mark.parametrize(

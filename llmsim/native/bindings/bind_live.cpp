@@ -47,13 +47,23 @@ void bind_live(nb::class_<Simulation>& simulation) {
           "ask",
           [](Simulation& s, RequestId row, Ps arrival_ps, std::int32_t input_tokens,
              std::int32_t output_tokens, std::int16_t model, std::int32_t priority,
-             const In<Key>& keys) {
-            s.ask(row, {arrival_ps, input_tokens, output_tokens, priority, model, to_vector(keys)});
+             std::int32_t adapter, const In<Key>& keys) {
+            s.ask(row, {arrival_ps, input_tokens, output_tokens, priority, model, adapter,
+                        to_vector(keys)});
           },
           "row"_a, "arrival_ps"_a, "input_tokens"_a, "output_tokens"_a, "model"_a, "priority"_a,
-          "keys"_a, "A live request arrives at that time, which is not before the last event.")
+          "adapter"_a, "keys"_a,
+          "A live request arrives at that time, which is not before the last event.")
       .def("leave", &Simulation::leave, "row"_a, "time_ps"_a,
            "The client of a live request goes, if it still waits then.")
+      .def(
+          "statuses",
+          [](const Simulation& s, const std::vector<RequestId>& rows) {
+            nb::list found;
+            for (const std::uint8_t status : s.statuses(rows)) found.append(status);
+            return found;
+          },
+          "rows"_a, "Where these requests stand (llmsim.core.Status).")
       .def("run_until", &Simulation::run_until, "time_ps"_a,
            nb::call_guard<nb::gil_scoped_release>(),
            "Handles all events until then, and that time included.")

@@ -19,7 +19,8 @@ struct LiveRequest {
   Ps arrival = 0;
   std::int32_t input_tokens = 0, output_tokens = 0, priority = 0;
   std::int16_t model = 0;
-  std::vector<Key> keys;  // of the leading full blocks of prompt and answer
+  std::int32_t adapter = 0;  // Sequence::adapter
+  std::vector<Key> keys;     // of the leading full blocks of prompt and answer
 };
 
 // In order of time: a request has so many tokens in all, or has got this status instead.

@@ -22,6 +22,7 @@ Sequence asked(const LiveRequest& request) {
   Sequence sequence;
   sequence.prompt_tokens = sequence.num_tokens = request.input_tokens;
   sequence.priority = request.priority;
+  sequence.adapter = request.adapter;
   sequence.arrival = request.arrival;
   return sequence;
 }
@@ -44,6 +45,16 @@ void Simulation::ask(RequestId row, LiveRequest request) {
   const Ps arrival = request.arrival;
   live.fill(row, std::move(request));
   clients_->ask(row, arrival);
+}
+
+std::vector<std::uint8_t> Simulation::statuses(std::span<const RequestId> rows) const {
+  std::vector<std::uint8_t> found;
+  for (const RequestId row : rows) {
+    if (row < 0 || at(row) >= sequences_.size())
+      throw std::invalid_argument("row " + std::to_string(row) + " does not exist");
+    found.push_back(sequences_[row].status);
+  }
+  return found;
 }
 
 void Simulation::leave(RequestId row, Ps time) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -56,6 +57,8 @@ class Simulation final : private Membership {
   // it out again; times are not before the last event.
   void ask(RequestId row, LiveRequest request);
   void leave(RequestId row, Ps time);
+  // Where each of these requests stands.
+  std::vector<std::uint8_t> statuses(std::span<const RequestId> rows) const;
   // Handles all events until then, and that time included.
   void run_until(Ps time);
   Ps next_event() const { return events_.empty() ? kEndOfTime : events_.top().time; }
