@@ -14,6 +14,7 @@ from llmsim.scheduling.conformance.sglang import worker
 from llmsim.scheduling.conformance.sglang.compare import failure_of, first_difference
 from llmsim.scheduling.conformance.sglang.ours import our_run
 from llmsim.scheduling.conformance.sglang.random_cases import random_case
+from llmsim.scheduling.conformance.smallest import smallest
 
 STEP = {"schedule_ps": 0, "end_ps": 5, "scheduled": [("0", 7, 0)], "running": 0}
 FAILURE = "SGLang's scheduler ends with AttributeError: no batch (decode.py:1)"
@@ -84,6 +85,35 @@ def test_a_difference_before_the_error_stays_a_difference(monkeypatch: pytest.Mo
     found = worker._verdict(case)
     assert found["difference"].startswith("step 0: waiting is ")
     assert found["not_comparable"] == ""
+
+
+def test_a_case_that_differs_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the steps with one of the requests differ: the others are left out."""
+    case = random_case(3, 12)
+    culprit = case["requests"][7]["id"]
+
+    def differs(one: Case) -> Iterator[Case]:
+        for step in our_run(one).steps:
+            named = any(name == culprit for name, _, _ in step["scheduled"])
+            yield step | {"waiting": step["waiting"] + named}
+
+    monkeypatch.setattr(worker, "their_steps", differs)
+    found = worker._smallest_verdict(case)
+    assert found["requests"] == 1
+    assert found["difference"].startswith("step 0: waiting is ")
+
+
+def test_parts_are_left_out_halves_first() -> None:
+    tried: list[int] = []
+
+    def differs(one: Case) -> bool:
+        tried.append(len(one["requests"]))
+        return {3, 6} <= set(one["requests"])
+
+    case = {"requests": list(range(8))}
+    assert smallest(case, differs, 60)["requests"] == [3, 6]
+    assert tried[:2] == [4, 4]
+    assert len(smallest(case, differs, 3)["requests"]) > 2
 
 
 def test_cases_without_comparison_are_counted_apart(

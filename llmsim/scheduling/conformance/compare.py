@@ -13,10 +13,11 @@ from llmsim import _native
 from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
 from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
 from llmsim.scheduling.conformance.random_cases import random_case
+from llmsim.scheduling.conformance.smallest import smallest
 from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case
 
 MOST_TRIALS = 60
-"""Runs that `smallest` makes at most."""
+"""Runs that make a case smaller, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def compare(seed: int, num_requests: int) -> Comparison:
         options = json.dumps(case["config"])
         return Comparison(0, "", options, len(case["requests"]), str(error))
     if difference:
-        case = smallest(case)
+        case = smallest(case, _differs, MOST_TRIALS)
         steps, difference = first_difference(case)
     return Comparison(steps, difference, json.dumps(case["config"]), len(case["requests"]))
 
@@ -123,24 +124,6 @@ def their_groups(case: Case, schedulers: Sequence[VllmScheduler]) -> GroupSteps:
         return _native.GroupSpec(group, theirs, program, record_schedule=True)
 
     return run_groups(case, vllm_group)
-
-
-def smallest(case: Case) -> Case:
-    """A case with fewer requests that differs, too: parts of the list are left out, halves first,
-    as long as a difference remains.
-    """
-    trials, part = 0, len(case["requests"]) // 2
-    while part > 0 and trials < MOST_TRIALS:
-        at = 0
-        while at < len(case["requests"]) and trials < MOST_TRIALS:
-            left = case["requests"][:at] + case["requests"][at + part :]
-            trials += 1
-            if left and _differs({**case, "requests": left}):
-                case = {**case, "requests": left}
-            else:
-                at += part
-        part //= 2
-    return case
 
 
 def _differs(case: Case) -> bool:

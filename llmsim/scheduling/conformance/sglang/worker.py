@@ -20,6 +20,10 @@ from llmsim.scheduling.conformance.sglang.live import installed_version, their_s
 from llmsim.scheduling.conformance.sglang.ours import our_run
 from llmsim.scheduling.conformance.sglang.platform import prepare
 from llmsim.scheduling.conformance.sglang.random_cases import random_case
+from llmsim.scheduling.conformance.smallest import smallest
+
+MOST_TRIALS = 30
+"""Runs that make a case smaller, at most; SGLang takes seconds to start for each."""
 
 
 def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
@@ -31,7 +35,16 @@ def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
     prepare()
     for number in range(seed, seed + cases):
         case = random_case(number, requests)
-        yield {"seed": number, **_verdict(case), "options": json.dumps(case["config"])}
+        yield {"seed": number, **_smallest_verdict(case), "options": json.dumps(case["config"])}
+
+
+def _smallest_verdict(case: Case) -> dict[str, Any]:
+    """The verdict; of a case that differs, that of the smallest one found that differs."""
+    verdict = _verdict(case)
+    if verdict["difference"]:
+        case = smallest(case, lambda one: bool(_verdict(one)["difference"]), MOST_TRIALS)
+        verdict = _verdict(case)
+    return {**verdict, "requests": len(case["requests"])}
 
 
 def _verdict(case: Case) -> dict[str, Any]:
@@ -39,7 +52,8 @@ def _verdict(case: Case) -> dict[str, Any]:
     try:
         ours = our_run(case)
     except RuntimeError as error:
-        return {"steps": 0, "difference": f"our scheduler ends with an error: {error}"}
+        said = f"our scheduler ends with an error: {error}"
+        return {"steps": 0, "difference": said, "not_comparable": ""}
     theirs = recorded_steps(ours.servers)
     equal, difference = first_difference(ours.steps, theirs)
     failure = "" if difference else failure_of(theirs)
