@@ -66,6 +66,10 @@ class Feature(enum.Enum):
 
     ADAPTER_READS = 10
 
+    ENCODER_TOKENS = 11
+
+    ENCODER_PAIRS = 12
+
 class NodeKind(enum.Enum):
     COMPUTE = 0
 
@@ -649,6 +653,13 @@ class EncoderConfig:
 
     @whole_inputs.setter
     def whole_inputs(self, arg: bool, /) -> None: ...
+
+    @property
+    def pair_tokens(self) -> int:
+        """0: its time is not modelled."""
+
+    @pair_tokens.setter
+    def pair_tokens(self, arg: int, /) -> None: ...
 
     @property
     def inputs(self) -> bool: ...

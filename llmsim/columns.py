@@ -177,6 +177,9 @@ class LatencyCauses(Table):
     prefill_ps: Int64 = optional_ps("Computing up to the first token.")
     decode_ps: Int64 = optional_ps("Computing the later tokens.")
     communication_ps: Int64 = optional_ps("Collectives of the steps that the request took part in.")
+    encoder_ps: Int64 = optional_ps(
+        "Images and other inputs that an encoder computed in those steps (encoder_inputs)."
+    )
     m2n_ps: Int64 = optional_ps(
         "Transfers between attention and FFN that those steps waited for (with afd_group)."
     )

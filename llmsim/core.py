@@ -178,14 +178,20 @@ TableFeature = Literal[
     "adapter_experts",
     "adapter_loads",
     "adapter_reads",
+    "encoder_tokens",
+    "encoder_pairs",
 ]
 """What cost tables are over, in the core's order: tokens that a rank computes, its sequences, the
 tokens of all ranks of its data-parallel domain, those of decodes, those of prompts before
 context-parallel ranks share them out. Of requests with a LoRA adapter: their tokens, their rows of
 logits, the different adapters, the pairs of adapter and expert that they need, and the adapters
-that are loaded before the step, or whose files are read.
+that are loaded before the step, or whose files are read. Of images and other inputs that an encoder
+computes in the step: their tokens, and their tokens' pairs within each input, by `ENCODER_TOKENS`.
 """
 FEATURES: tuple[str, ...] = get_args(TableFeature)
+ENCODER_FEATURES: tuple[str, ...] = ("encoder_tokens", "encoder_pairs")
+ENCODER_TOKENS = 16384
+"""Tokens of one input that a timed encoder computes, unless the budget of a step is larger."""
 
 
 @dataclass(frozen=True)

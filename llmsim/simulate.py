@@ -463,15 +463,15 @@ def _stays(
     return stays_of(asked.layouts, simulation.reconfigurations(), visits, served.accounting)
 
 
-def _causes(deployment: LoweredDeployment, simulation: "_native.Simulation") -> Mapping[str, Int64]:
-    """Where latency went, without the causes that the deployment cannot have."""
-    return _possible(deployment, simulation.blame())
-
-
-def _possible(deployment: LoweredDeployment, causes: Mapping[str, Int64]) -> Mapping[str, Int64]:
+def _possible(
+    deployment: LoweredDeployment, workload: Workload, causes: Mapping[str, Int64]
+) -> Mapping[str, Int64]:
+    """Where latency went, without the causes that the run cannot have."""
     plans = () if deployment.layouts is None else deployment.layouts.plans
     lowered = (deployment, *(plan.lowered for plan in plans))
     absent = {
+        "encoder_ps": workload.encoder_inputs is None
+        or all(one.untimed_encoder for each in lowered for one in each.groups),
         "m2n_ps": all(one.afd is None for each in lowered for one in each.lockstep_groups),
         "reconfigure_ps": deployment.layouts is None,
     }
@@ -550,8 +550,8 @@ def _results(
         time_shares=sources.time_shares,
         table_rows=tuple(simulation.table_rows()),
         attention_reach=sources.attention_reach,
-        blame=_causes(asked, simulation),
-        first_token_blame=lambda: _possible(asked, simulation.first_token_blame()),
+        blame=_possible(asked, workload, simulation.blame()),
+        first_token_blame=lambda: _possible(asked, workload, simulation.first_token_blame()),
         accepted_at=tuple(simulation.accepted_at()),
         drafts=_drafts(simulation),
         kv_transfers=_kv_transfers(asked.layouts, visits, simulation),
@@ -589,5 +589,6 @@ def _notes(
             group.scheduler is None or group.scheduler.encoder.step_tokens > 0
             for group in deployment.groups
         ),
+        untimed_encoder=next(filter(None, (g.untimed_encoder for g in deployment.groups)), ""),
     )
     return notes if options.step_times is None else (*notes, options.step_times.note)

@@ -18,6 +18,7 @@ from llmsim.costs.adapters import adapter_curve
 from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
+from llmsim.costs.encoder import encoder_attention_curve
 from llmsim.costs.experts.load_sampling import curve_price, sampled_table
 from llmsim.costs.hardware_limits import (
     bandwidth_differs,
@@ -37,7 +38,14 @@ from llmsim.costs.source import (
     SplitGrid,
 )
 from llmsim.costs.sources.csv_tables import read_content
-from llmsim.model import AdapterCopy, Attention, Collective, LoraKernel, Moe
+from llmsim.model import (
+    AdapterCopy,
+    Attention,
+    Collective,
+    EncoderAttention,
+    LoraKernel,
+    Moe,
+)
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
@@ -154,6 +162,8 @@ def _priced(request: CostRequest, available: Available, sources: list[CostSource
             priced.attentions.append(_attention(op, sources, request, priced.missing))
         elif isinstance(op, LoraKernel | AdapterCopy):
             priced.ops.append(_op_cost(op, adapter_curve(op, request)))
+        elif isinstance(op, EncoderAttention):
+            priced.ops.append(_op_cost(op, encoder_attention_curve(op, request)))
         elif isinstance(op, Collective):
             curve = own_collective(op, sources, request) or collective(op)
             if curve is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.core import ENCODER_FEATURES
 from llmsim.costs.source import CostRequest, Floor
 from llmsim.model import Attention, Embedding, Gemm, Moe, Operator, short_dtype
 
@@ -119,7 +120,11 @@ def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: boo
     """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then
     nothing is checked).
     """
-    body = [op for op in request.operators if op.part != "head"]
+    body = [
+        op
+        for op in request.operators
+        if op.part != "head" and op.feature not in ENCODER_FEATURES  # few steps have images
+    ]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
     attention = [op for op in request.operators if isinstance(op, Attention) and not op.window]
     streamed = peak_rates is not None and peak_rates.weights_stream

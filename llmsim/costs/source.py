@@ -128,6 +128,8 @@ class CostRequest:
     """LoRA adapters of a step at most."""
     adapter_experts: int = 0
     """Pairs of adapter and expert that a step needs at most."""
+    encoder_tokens: int = 0
+    """Tokens of an encoder's inputs in a step at most; 0: no encoder is timed."""
 
     @property
     def table_tokens(self) -> int:
@@ -160,6 +162,8 @@ class CostRequest:
                 return self.adapters
             case "adapter_experts":
                 return self.adapter_experts
+            case "encoder_tokens" | "encoder_pairs":
+                return self.encoder_tokens
             case _:
                 return self.table_tokens
 

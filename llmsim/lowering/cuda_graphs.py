@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs
-from llmsim.core import Int32
+from llmsim.core import ENCODER_FEATURES, Int32
 from llmsim.lowering.program import padded_counts
 from llmsim.model import (
     AdapterCopy,
@@ -106,7 +106,9 @@ def launches(stage: Sequence[Operator]) -> tuple[int, int, int]:
 
 
 def kernels_of(op: Operator) -> int:
-    """Kernels that one call of the operator launches."""
+    """Kernels that one call of the operator launches; none of an encoder, which few steps run."""
+    if op.feature in ENCODER_FEATURES:
+        return 0
     match op:
         case Attention():
             return ATTENTION_KERNELS

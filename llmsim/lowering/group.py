@@ -51,6 +51,7 @@ from llmsim.lowering.drafter import (
     draft_plan,
     refuse_what_does_not_run_yet,
 )
+from llmsim.lowering.encoder import encoder_operators, timed_tokens, untimed_encoder
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
@@ -79,6 +80,7 @@ from llmsim.lowering.parallel_layout import (
     layout_of,
     members_of,
     stage_operators,
+    stages_of,
     tightest,
     with_even_graphs,
 )
@@ -168,6 +170,7 @@ def lower_group(
         memory_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         linked=tuple(name for name in costs.link_collectives if name not in linked.planned),
         untimed_adapters=untimed_adapters(group, layout, request.hardware),
+        untimed_encoder=untimed_encoder(group, model, layout, request.hardware),
         network_notes=links.notes if costs.link_collectives else links.measured_notes,
     )
 
@@ -275,6 +278,7 @@ def _scheduler(
         ),
     )
     scheduler.lora = lora_config(group.engine, request.operators)
+    scheduler.encoder.pair_tokens = request.encoder_tokens
     scheduler.offloading = offloading_config(
         group, request.model, request.layout, ledger, request.dtypes
     )
@@ -333,6 +337,10 @@ def _asked(
     if slots is not None and not untimed_adapters(group, layout, hardware):
         adapters = AdapterLayout(group, deployment, model, layout, dtypes, slots)
         stages, distinct = adapters.stages(stages), adapters.distinct(stages, distinct)
+    encoder: tuple[Operator, ...] = ()
+    if not untimed_encoder(group, model, layout, hardware):
+        encoder = encoder_operators(model, stages_of(layout)[0], dtypes, engine)
+        stages = ((*encoder, *stages[0]), *stages[1:])
     request = CostRequest(
         model=model,
         layout=layout,
@@ -341,6 +349,7 @@ def _asked(
         hardware=hardware,
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
         operators=(
+            *encoder,
             *distinct,
             *unused_attention(model, layout, dtypes),
         ),
@@ -348,6 +357,7 @@ def _asked(
         max_seqs=engine.max_num_seqs * verified,
         adapters=most_adapters(engine),
         adapter_experts=most_adapters(engine) * max(experts_of_adapters(distinct), default=0),
+        encoder_tokens=timed_tokens(engine) if encoder else 0,
         max_model_len=engine.max_model_len or model.max_position_embeddings,
         cuda_graph_sizes=engine.cuda_graph_sizes,
         profile_dirs=options.profile_dirs,

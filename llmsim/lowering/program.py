@@ -23,6 +23,8 @@ FEATURES = {
     "adapter_experts": _native.Feature.ADAPTER_EXPERTS,
     "adapter_loads": _native.Feature.ADAPTER_LOADS,
     "adapter_reads": _native.Feature.ADAPTER_READS,
+    "encoder_tokens": _native.Feature.ENCODER_TOKENS,
+    "encoder_pairs": _native.Feature.ENCODER_PAIRS,
 }
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
 TILE_ROWS = 64

@@ -10,6 +10,7 @@ from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.config.errors import InputError
 from llmsim.core import Note
+from llmsim.lowering.encoder import has_budgets, step_tokens
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}
@@ -109,7 +110,7 @@ def _follow_release(scheduler: "_native.SchedulerConfig", engine: EngineArgs) ->
     set_rules(scheduler.rules, profile.rules)
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
-    if profile.schedules_by("encodes_inputs") and engine.scheduler in (VLLM, INSTALLED):
+    if has_budgets(engine):
         scheduler.encoder = _encoder(engine)
 
 
@@ -229,7 +230,7 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
 def _encoder(engine: EngineArgs) -> "_native.EncoderConfig":
     """Budgets of the encoder, before anybody knows its largest input."""
     native, tokens = _native.EncoderConfig(), engine.max_num_batched_tokens
-    native.step_tokens = engine.max_num_encoder_input_tokens or tokens
+    native.step_tokens = step_tokens(engine)
     native.cache_tokens = engine.encoder_cache_size or tokens
     native.whole_inputs = engine.disable_chunked_mm_input
     return native

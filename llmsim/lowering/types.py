@@ -104,6 +104,8 @@ class LoweredGroup:
     """Who proposes drafts on its devices; None: nobody."""
     untimed_adapters: str = ""
     """With what the time of its LoRA adapters is not modelled; "": it is, or there are none."""
+    untimed_encoder: str = ""
+    """With what the time of its encoder is not modelled; "": it is."""
 
     @property
     def hosted(self) -> frozenset[str]:

@@ -19,6 +19,7 @@ Kind = Literal[
     "collective",
     "lora",
     "lora_copy",
+    "encoder_attention",
 ]
 Feature = Literal[TableFeature, "attention"]
 """What an operator's time depends on: a count of the batch, or the whole batch."""
@@ -320,6 +321,14 @@ class AdapterCopy(Operator):
     launches: int
     """Of one adapter: fills with zeros, and copies."""
     rate: CopyRate
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderAttention(Operator):
+    """Patches of an image see each other, in a layer of the vision tower."""
+
+    kind: ClassVar[Kind] = "encoder_attention"
+    power_class: ClassVar[PowerClass] = "compute"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,31 @@
-"""The vision tower of a multimodal model, as far as it takes memory beside the text part."""
+"""The vision tower of a multimodal model: its memory beside the text part, and the sizes that its
+time depends on.
+"""
 
 from dataclasses import dataclass
 
 from llmsim.model.layout import Layout
+
+
+@dataclass(frozen=True)
+class VisionShapes:
+    """Sizes of the layers that turn patches of an image into tokens."""
+
+    layers: int
+    width: int
+    inner: int
+    """Of a layer's MLP."""
+    gated: bool
+    patch_inputs: int
+    """Numbers of a patch: its pixels, by channel and frame."""
+    patches_per_token: int
+    mergers: tuple[tuple[int, int], ...] = ()
+    """(inputs, outputs) of the matrices behind the layers, which work on tokens; in order, each
+    pair of them shares its inner dimension.
+    """
+    full_layers: int = 0
+    """Layers in which each patch sees its whole image; the others see `window_patches`."""
+    window_patches: int = 0
 
 
 @dataclass(frozen=True)
@@ -14,13 +37,20 @@ class VisionTower:
     other_parameters: int
     """Of embeddings, norms and projectors, which each rank has."""
     heads: int
+    shapes: VisionShapes | None = None
+    """None: its config leaves open how many patches a token has."""
 
     @property
     def parameters(self) -> int:
         """Of all of it."""
         return self.layer_parameters + self.other_parameters
 
+    def ranks(self, layout: Layout) -> int:
+        """Over which its layers are cut. A tower whose heads the ranks do not divide is whole on
+        each.
+        """
+        return layout.tp if self.heads % layout.tp == 0 else 1
+
     def device_parameters(self, layout: Layout) -> int:
-        """Of one rank. A tower whose heads the ranks do not divide is whole on each."""
-        ranks = layout.tp if self.heads % layout.tp == 0 else 1
-        return -(-self.layer_parameters // ranks) + self.other_parameters
+        """Of one rank."""
+        return -(-self.layer_parameters // self.ranks(layout)) + self.other_parameters

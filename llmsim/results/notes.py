@@ -16,16 +16,18 @@ def notes_of_run(
     lora_slots: bool,
     untimed_adapters: str,
     encoder_budgets: bool,
+    untimed_encoder: str,
 ) -> tuple[str, ...]:
     """The notes of a finished run, for its results; `prefix_caching`: some group of the deployment
     caches prefixes; `lora_slots`: some group has max_loras; `untimed_adapters`: with what the time
-    of adapters is not modelled; `encoder_budgets`: all groups have those of an encoder.
+    of adapters is not modelled; `encoder_budgets`: all groups have those of an encoder;
+    `untimed_encoder`: with what its time is not modelled.
     """
     return (
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
         *_adapters(results.workload, lora_slots=lora_slots, untimed=untimed_adapters),
-        *_encoder_inputs(results.workload, budgets=encoder_budgets),
+        *_encoder_inputs(results.workload, budgets=encoder_budgets, untimed=untimed_encoder),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
     )
@@ -76,14 +78,22 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
     return (note, unlimited)
 
 
-def _encoder_inputs(workload: Workload, *, budgets: bool) -> tuple[str, ...]:
+def _encoder_inputs(workload: Workload, *, budgets: bool, untimed: str) -> tuple[str, ...]:
     """What a run does with images, and what it does not."""
     if workload.encoder_inputs is None:
         return ()
     count = sum(len(row) for row in workload.encoder_inputs)
+    if not untimed:
+        return (
+            Note(
+                f"the encoder of {count} encoder_inputs is a vision tower, whose matrices take the "
+                "times of the cost source and whose attention those of the data sheet; the memory "
+                "of its work is not modelled"
+            ),
+        )
     note = (
         f"the time of the encoder of {count} encoder_inputs and the memory of its work are not "
-        "modelled"
+        f"modelled with {untimed}"
     )
     unlimited = (
         "encoder_inputs count as prompt tokens alone where the schedule is not that of vllm_v1 "

@@ -17,6 +17,7 @@ COLORS = {
     "prefill": "#2a78d6",
     "decode": "#1baf7a",
     "communication": "#4a3aa7",
+    "encoder": "#7fb2ea",
     "m2n": "#7263c8",
     "host": "#b4632c",
     "kv_transfer": "#8d7fe0",

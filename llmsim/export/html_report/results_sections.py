@@ -43,6 +43,7 @@ LEGEND = (
     "prefill",
     "decode",
     "collectives",
+    "encoder",
     "attention and FFN rows",
     "host",
     "KV transfer",
@@ -50,7 +51,7 @@ LEGEND = (
     "switch of layouts",
     "abandoned",
 )
-PART_COLORS = (7, 2, 6, 0, 1, 3, 5, 6, 5, 4, 4, 7)
+PART_COLORS = (7, 2, 6, 0, 1, 3, 2, 5, 6, 5, 4, 4, 7)
 MOST_GROUPS = 8
 
 

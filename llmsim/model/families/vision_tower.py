@@ -6,10 +6,11 @@ SigLIP where `vision_use_head` is false).
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from llmsim.config.errors import InputError
 from llmsim.model.families.fields import MAX_LAYERS, Fields, Reader, shown
-from llmsim.model.vision import VisionTower
+from llmsim.model.vision import VisionShapes, VisionTower
 
 Read = Callable[[Fields, int], VisionTower]
 _SIDE = 2
@@ -104,6 +105,24 @@ def _merger(width: int, out: int, config: Fields) -> tuple[int, int]:
     return merged * merged + merged + merged * out + out, merged
 
 
+def _qwen_shapes(
+    config: Fields, width: int, inner: int, out: int, *, gated: bool = False, mergers: int = 1
+) -> VisionShapes:
+    """Of a tower whose patches see their whole image, and are merged side by side."""
+    side = int(config.get("spatial_merge_size") or _SIDE)
+    merged = width * side**2
+    return VisionShapes(
+        layers=config["depth"],
+        width=width,
+        inner=inner,
+        gated=gated,
+        patch_inputs=_patch(config, 1, config["temporal_patch_size"]),
+        patches_per_token=side**2,
+        mergers=((merged, merged), (merged, out)) * mergers,
+        full_layers=config["depth"],
+    )
+
+
 def _qwen2(config: Fields, text_width: int) -> VisionTower:
     width, layers = config["embed_dim"], config["depth"]
     inner = int(width * config["mlp_ratio"])
@@ -111,7 +130,8 @@ def _qwen2(config: Fields, text_width: int) -> VisionTower:
     small = _biases(width, inner) + 4 * width
     patch = _patch(config, width, config["temporal_patch_size"])
     cut = layers * _matrices(width, inner) + merger
-    return VisionTower(cut, layers * small + 2 * width + patch, config["num_heads"])
+    shapes = _qwen_shapes(config, width, inner, config["hidden_size"])
+    return VisionTower(cut, layers * small + 2 * width + patch, config["num_heads"], shapes)
 
 
 def _qwen2_5(config: Fields, text_width: int) -> VisionTower:
@@ -120,7 +140,11 @@ def _qwen2_5(config: Fields, text_width: int) -> VisionTower:
     small = _biases(width, inner, gated=True) + 2 * width
     patch = _patch(config, width, config["temporal_patch_size"])
     cut = layers * _matrices(width, inner, gated=True) + merger
-    return VisionTower(cut, layers * small + width + patch, config["num_heads"])
+    shapes = _qwen_shapes(config, width, inner, config["out_hidden_size"], gated=True)
+    whole = len(config.get("fullatt_block_indexes") or range(layers))
+    side = int(config.get("window_size") or 0) // int(config["patch_size"])
+    shapes = replace(shapes, full_layers=whole, window_patches=side**2)
+    return VisionTower(cut, layers * small + width + patch, config["num_heads"], shapes)
 
 
 def _qwen3(config: Fields, text_width: int) -> VisionTower:
@@ -131,7 +155,9 @@ def _qwen3(config: Fields, text_width: int) -> VisionTower:
     patch = _patch(config, width, config["temporal_patch_size"]) + width
     norms = 2 * width + deep * 2 * merged + config["num_position_embeddings"] * width
     cut = layers * _matrices(width, inner) + (1 + deep) * merger
-    return VisionTower(cut, layers * small + patch + norms, config["num_heads"])
+    out = config["out_hidden_size"]
+    shapes = _qwen_shapes(config, width, inner, out, mergers=1 + deep)
+    return VisionTower(cut, layers * small + patch + norms, config["num_heads"], shapes)
 
 
 def _siglip(config: Fields, text_width: int) -> VisionTower:
@@ -174,7 +200,10 @@ def _glm4v(config: Fields, text_width: int) -> VisionTower:
     downsample = out * width * int(config.get("spatial_merge_size") or _SIDE) ** 2 + out
     cut = layers * _matrices(width, out, gated=True) + merger
     other = layers * 2 * width + embeddings + 2 * out + downsample + 2 * width
-    return VisionTower(cut, other, config["num_heads"])
+    joined, side = config["intermediate_size"], int(config.get("spatial_merge_size") or _SIDE)
+    shapes = _qwen_shapes(config, width, out, out, gated=True)
+    mergers = ((width * side**2, out), (out, out), (out, 2 * joined), (joined, out))
+    return VisionTower(cut, other, config["num_heads"], replace(shapes, mergers=mergers))
 
 
 _TOWERS: Mapping[str, Read] = {
@@ -197,7 +226,7 @@ def counted(tower: VisionTower | None) -> str:
     """What of the encoders of a model counts: a clause for its note."""
     if tower is None:
         return "the weights and the work of its encoders are not counted"
-    return (
-        f"the {tower.parameters / 1e9:.2f} billion weights of its vision tower take memory, and "
-        "the work of its encoders is not counted"
-    )
+    weights = f"the {tower.parameters / 1e9:.2f} billion weights of its vision tower take memory"
+    if tower.shapes is None:
+        return f"{weights}, and the work of its encoders is not counted"
+    return f"{weights}, and the work of its encoders counts where encoder_inputs have times"

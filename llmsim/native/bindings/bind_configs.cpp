@@ -211,6 +211,7 @@ void bind_encoder(nb::module_& m) {
       .def_rw("step_tokens", &EncoderConfig::step_tokens)
       .def_rw("cache_tokens", &EncoderConfig::cache_tokens)
       .def_rw("whole_inputs", &EncoderConfig::whole_inputs)
+      .def_rw("pair_tokens", &EncoderConfig::pair_tokens, "0: its time is not modelled.")
       .def_prop_rw(
           "inputs", [](const EncoderConfig& c) { return c.inputs != nullptr; },
           [](EncoderConfig& c, std::shared_ptr<EncoderInputs> inputs) {

@@ -29,10 +29,12 @@ Batch batch_of(const Items& items, const std::vector<std::int32_t>& adapters) {
   }
   if (items.empty()) batch.make_dummy();
   if (adapters.empty()) return batch;
-  if (adapters.size() != AdapterUse::kCounts)
-    throw std::invalid_argument("adapters have as many counts as AdapterUse");
+  const bool encodes = adapters.size() == AdapterUse::kCounts + EncoderUse::kCounts;
+  if (!encodes && adapters.size() != AdapterUse::kCounts)
+    throw std::invalid_argument("a batch has the counts of AdapterUse, and perhaps of EncoderUse");
   batch.features.lora = {adapters[0], adapters[1], adapters[2],
                          adapters[3], adapters[4], adapters[5]};
+  if (encodes) batch.features.encoder = {adapters[6], adapters[7]};
   return batch;
 }
 
@@ -122,7 +124,9 @@ void bind_operators(nb::module_& m) {
       .value("ADAPTERS", Feature::kAdapters)
       .value("ADAPTER_EXPERTS", Feature::kAdapterExperts)
       .value("ADAPTER_LOADS", Feature::kAdapterLoads)
-      .value("ADAPTER_READS", Feature::kAdapterReads);
+      .value("ADAPTER_READS", Feature::kAdapterReads)
+      .value("ENCODER_TOKENS", Feature::kEncoderTokens)
+      .value("ENCODER_PAIRS", Feature::kEncoderPairs);
   nb::enum_<NodeKind>(m, "NodeKind")
       .value("COMPUTE", NodeKind::kCompute)
       .value("ATTENTION", NodeKind::kAttention)

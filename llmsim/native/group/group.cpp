@@ -629,6 +629,8 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   stir();
   Slot& slot = slots_[oldest_];
   record_output(now, slot.times, {slot.scheduled, slot.opened, slot.launched});
+  note(output_encoder_, output_times_.size(),
+       costs_.program().encoder_ps(slot.batch.features.encoder));
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();

@@ -277,6 +277,8 @@ class Group final : public Entity, public StepSink {
   const std::vector<Ps>& output_waiting() const { return output_waiting_; }
   // How much of each was transfers between attention and FFN; empty where nothing ever was.
   const std::vector<Ps>& output_m2n() const { return output_m2n_; }
+  // What of them was an encoder's computing; may be shorter: then nothing.
+  const std::vector<Ps>& output_encoder() const { return output_encoder_; }
   // Why each began later than it was built; empty where none ever did.
   const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
@@ -422,7 +424,8 @@ class Group final : public Entity, public StepSink {
   // ever in between.
   std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
   std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
-  std::vector<Ps> output_times_, output_communication_, output_waiting_, output_m2n_;
+  std::vector<Ps> output_times_, output_communication_, output_waiting_, output_m2n_,
+      output_encoder_;
   SparseColumn output_gaps_;  // from the end of the batch before to a batch's start
   std::vector<Held> output_held_;
   std::vector<RequestId> rejected_;

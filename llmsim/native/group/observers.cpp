@@ -60,6 +60,8 @@ void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& ba
   drafts_after.push_back(batch.drafts_after);
   const auto adapters = batch.features.lora.counts();
   adapter_use.insert(adapter_use.end(), adapters.begin(), adapters.end());
+  adapter_use.push_back(batch.features.encoder.tokens);
+  adapter_use.push_back(batch.features.encoder.pairs);
   for (const RequestId victim : batch.preempted) {
     preempted_step.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
     preempted_request.push_back(victim);

@@ -62,7 +62,7 @@ struct ScheduleTable {
   std::vector<Ps> end_ps;  // -1, like free_blocks_after, for a step that scheduled nothing
   std::vector<std::int32_t> running, waiting, free_blocks, free_blocks_after;
   std::vector<std::int32_t> drafts_after;  // proposed at the end of the step for each sequence
-  std::vector<std::int32_t> adapter_use;   // of each step the counts of AdapterUse
+  std::vector<std::int32_t> adapter_use;   // of each step those of AdapterUse, EncoderUse
   std::vector<std::int64_t> item_offsets{0};
   std::vector<std::int32_t> item_request, item_tokens, item_computed, item_drafts;
   std::vector<std::int32_t> finished_step, finished_request, preempted_step, preempted_request;

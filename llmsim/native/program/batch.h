@@ -39,6 +39,14 @@ struct AdapterUse {
   }
 };
 
+// What an encoder computes before a step: images and other inputs, of so many tokens. `pairs`:
+// pairs of tokens within each input, by the tokens that one input has at most; rounded up.
+struct EncoderUse {
+  std::int32_t tokens = 0, pairs = 0;
+
+  static constexpr std::size_t kCounts = 2;
+};
+
 // Kept incrementally while the batch is built; all counts of tokens or sequences.
 struct Features {
   std::int64_t tokens = 0;
@@ -56,6 +64,7 @@ struct Features {
       0;  // attended pairs of verifications beyond those of one decode each, doubled
   std::int64_t longest = 0;  // most tokens of one sequence
   AdapterUse lora;
+  EncoderUse encoder;
 
   // All sequences have equally many tokens, as in the batches that full graphs are captured of.
   bool uniform(std::int64_t query) const { return longest == query && tokens == query * sequences; }

@@ -19,11 +19,11 @@ namespace llmsim {
 // that see everything, a window, or what an indexer chose, and that indexer.
 inline constexpr std::size_t kMaxAttentions = 6;
 using AttentionPrices = std::array<AttentionPrice, kMaxAttentions>;
-inline constexpr std::size_t kNumFeatures = 11;
+inline constexpr std::size_t kNumFeatures = 13;
 
 // kGathered: the tokens of all members of a domain together, padding included. kDecodes: tokens of
 // decodes, with the padding in a step of nothing else; kPrefills: tokens of prompts, of all ranks
-// that share them. Those from kAdapterTokens on are the numbers of AdapterUse.
+// that share them. Those from kAdapterTokens on are the numbers of AdapterUse and EncoderUse.
 enum class Feature : std::uint8_t {
   kTokens,
   kSequences,
@@ -35,7 +35,9 @@ enum class Feature : std::uint8_t {
   kAdapters,
   kAdapterExperts,
   kAdapterLoads,
-  kAdapterReads
+  kAdapterReads,
+  kEncoderTokens,
+  kEncoderPairs
 };
 // A step may have none of what such an operator works on, and then leaves the operator out.
 inline bool optional(Feature feature) {
@@ -136,11 +138,14 @@ class Program {
     std::int64_t tokens = 0, sequences = 0, gathered = 0, decodes = 0, prefills = 0;
     GraphMode mode = GraphMode::kNone;
     AdapterUse lora = {};
+    EncoderUse encoder = {};
     // By Feature.
     std::array<std::int64_t, kNumFeatures> rows() const {
       std::array<std::int64_t, kNumFeatures> all{tokens, sequences, gathered, decodes, prefills};
       const auto counts = lora.counts();
-      std::copy(counts.begin(), counts.end(), all.end() - counts.size());
+      std::copy(counts.begin(), counts.end(), all.end() - counts.size() - EncoderUse::kCounts);
+      all[kNumFeatures - 2] = encoder.tokens;
+      all[kNumFeatures - 1] = encoder.pairs;
       return all;
     }
     std::int64_t at(Feature feature) const {
@@ -162,13 +167,11 @@ class Program {
   };
   Place place(const Features& f, std::int64_t padded_tokens, std::int64_t gathered) const {
     const std::int64_t rows = f.sequences + (drafts_have_rows_ ? f.drafts : 0);
-    return {padded_tokens,
-            std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
-            gathered,
-            f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
-            f.prefill_tokens,
-            graphs_.mode(f),
-            f.lora};
+    return {
+        padded_tokens,    std::min(rows, static_cast<std::int64_t>(fused_[1].size()) - 1),
+        gathered,         f.prefill_sequences > 0 ? f.decode_sequences + f.drafts : padded_tokens,
+        f.prefill_tokens, graphs_.mode(f),
+        f.lora,           f.encoder};
   }
   // The same for a batch whose prompts ranks share.
   Place place(const Batch& batch, std::int64_t padded_tokens, std::int64_t gathered) const {
@@ -188,6 +191,11 @@ class Program {
   std::int32_t cached_layers() const;
   // All layers of all stages, in the order in which they run.
   const std::vector<ProgramLayer>& layers() const { return layers_; }
+  // What of a step's computing is an encoder's.
+  Ps encoder_ps(const EncoderUse& use) const {
+    return computing(Feature::kEncoderTokens, use.tokens) +
+           computing(Feature::kEncoderPairs, use.pairs);
+  }
   // Idle time of the device after a step of so many sequences, while the host works.
   Ps host_gap(std::int64_t sequences) const { return host_gap_ + sequences * host_sequence_; }
   // How long operators last whose kernels the host begins to launch when they begin.
@@ -250,6 +258,13 @@ class Program {
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
+  // Of all operators over a feature, but for collectives.
+  Ps computing(Feature feature, std::int64_t row) const {
+    const auto& all = fused_[static_cast<std::size_t>(feature)];
+    const auto& sent = collective_[static_cast<std::size_t>(feature)];
+    const auto i = static_cast<std::size_t>(row);
+    return (all.empty() ? 0 : all[i]) - (sent.empty() ? 0 : sent[i]);
+  }
   void check_padding(const std::vector<std::int32_t>& padded_tokens) const;
   AttentionPrices attention_of(const Batch& batch) const {
     AttentionPrices prices;

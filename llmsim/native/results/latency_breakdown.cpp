@@ -279,6 +279,7 @@ class Walk {
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
     blame_.m2n[id] += sums.m2n;
+    blame_.encoder[id] += sums.encoder;
     blame_.wait[id] += sums.waiting + sums.others;
     blame_.kv_transfer[id] += sums.recall;
     blame_.host[id] += sums.idle;
@@ -290,6 +291,7 @@ class Walk {
     part[id] += split.compute;
     blame_.communication[id] += split.collective;
     blame_.m2n[id] += split.m2n;
+    blame_.encoder[id] += split.encoder;
     blame_.wait[id] += split.waiting;
   }
 
@@ -319,6 +321,7 @@ class Walk {
     blame_.prefill[id] += split.compute;
     blame_.communication[id] += split.collective;
     blame_.m2n[id] += split.m2n;
+    blame_.encoder[id] += split.encoder;
     blame_.wait[id] += split.waiting;
   }
 

@@ -20,6 +20,7 @@ struct LatencyBreakdown {
   std::vector<Ps> prefill;  // computing in steps up to the first token
   std::vector<Ps> decode;   // computing in steps that gave a token after the first
   std::vector<Ps> communication;  // the collectives of those steps, prefill and decode
+  std::vector<Ps> encoder;        // images and other inputs that an encoder computed in them
   std::vector<Ps> m2n;            // transfers between attention and FFN that those steps waited for
   std::vector<Ps> host;           // the device idle before and between those steps: the host
                                   // prepares them
@@ -42,6 +43,7 @@ struct LatencyBreakdown {
         Column{"prefill_ps", &B::prefill},
         Column{"decode_ps", &B::decode},
         Column{"communication_ps", &B::communication},
+        Column{"encoder_ps", &B::encoder},
         Column{"m2n_ps", &B::m2n},
         Column{"host_ps", &B::host},
         Column{"kv_transfer_ps", &B::kv_transfer},

@@ -14,7 +14,7 @@ class StepSums {
  public:
   // A stretch of device time by what it went to.
   struct Split {
-    Ps compute = 0, collective = 0, m2n = 0, waiting = 0;
+    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, encoder = 0;
   };
 
   // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of
@@ -25,13 +25,14 @@ class StepSums {
 
   // Both, of several steps.
   struct Sums {
-    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, idle = 0, recall = 0, others = 0;
+    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, idle = 0, recall = 0, others = 0,
+       encoder = 0;
 
     Sums operator-(const Sums& other) const {
       return {compute - other.compute, collective - other.collective,
               m2n - other.m2n,         waiting - other.waiting,
               idle - other.idle,       recall - other.recall,
-              others - other.others};
+              others - other.others,   encoder - other.encoder};
     }
   };
 
@@ -42,6 +43,7 @@ class StepSums {
         communication_(group.output_communication()),
         m2n_(group.output_m2n()),
         waited_(group.output_waiting()),
+        encoder_(group.output_encoder()),
         held_(group.output_held()) {
     sums_.reserve(end_.size() / kEvery + 1);
     Sums sums;
@@ -67,6 +69,8 @@ class StepSums {
     if (k < waited_.size())
       split.waiting = std::min(waited_[k], span - split.collective - split.m2n);
     split.compute = span - split.collective - split.m2n - split.waiting;
+    if (k < encoder_.size()) split.encoder = std::min(encoder_[k], split.compute);
+    split.compute -= split.encoder;
     return split;
   }
 
@@ -98,6 +102,7 @@ class StepSums {
     sums.m2n += split.m2n;
     sums.compute += split.compute;
     sums.waiting += split.waiting;
+    sums.encoder += split.encoder;
     if (begin <= before) return;
     const Pause pause = paused(k, before, begin);
     sums.idle += pause.host;
@@ -113,7 +118,7 @@ class StepSums {
   }
 
   const Group& group_;
-  const std::vector<Ps>&end_, &communication_, &m2n_, &waited_;
+  const std::vector<Ps>&end_, &communication_, &m2n_, &waited_, &encoder_;
   const std::vector<Held>& held_;
   std::vector<Sums> sums_;  // of the steps before 0, kEvery, 2 kEvery ...
 };

@@ -1,6 +1,8 @@
 #include "scheduler/encoder_cache.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 namespace llmsim {
 
@@ -8,6 +10,10 @@ EncoderCache::EncoderCache(const EncoderConfig& config) : config_(config) {
   std::int32_t largest = 0;
   if (on())
     for (const EncoderInput& one : config.inputs->inputs) largest = std::max(largest, one.tokens);
+  if (config.pair_tokens > 0 && largest > config.pair_tokens)
+    throw std::invalid_argument("an encoder input has " + std::to_string(largest) +
+                                " tokens, but the encoder's times reach to " +
+                                std::to_string(config.pair_tokens));
   config_.step_tokens = std::max(config.step_tokens, largest);
   config_.cache_tokens = std::max(config.cache_tokens, largest);
   num_free_ = num_freeable_ = config_.cache_tokens;
@@ -18,6 +24,7 @@ std::int32_t EncoderCache::cut(RequestId request, std::int32_t computed, std::in
   planned_.clear();
   repeated_.clear();
   planned_tokens_ = 0;
+  planned_pairs_ = 0;
   left_as_planned_ = left_;
   if (tokens <= 0) return tokens;
   const std::span<const EncoderInput> inputs = config_.inputs->of(request);
@@ -39,6 +46,7 @@ std::int32_t EncoderCache::cut(RequestId request, std::int32_t computed, std::in
       return computed < one.offset ? std::min(tokens, one.offset - computed) : 0;
     planned_.push_back(i);
     planned_tokens_ += one.tokens;
+    planned_pairs_ += std::int64_t{one.tokens} * one.tokens;
     left_as_planned_ -= one.tokens;
   }
   return tokens;
@@ -75,7 +83,7 @@ bool EncoderCache::fits(std::int32_t tokens) {
 void EncoderCache::encode_planned(RequestId request) {
   if (!planned_.empty()) {
     left_ = left_as_planned_;  // also where somebody left the step meanwhile, as in vLLM
-    in_step_[request] = planned_tokens_;
+    in_step_[request] = {planned_tokens_, planned_pairs_};
   }
   for (const std::int32_t index : planned_) {
     const EncoderInput& one = input(request, index);
@@ -92,8 +100,20 @@ void EncoderCache::encode_planned(RequestId request) {
 void EncoderCache::unschedule(RequestId request) {
   const auto found = in_step_.find(request);
   if (found == in_step_.end()) return;
-  left_ += found->second;
+  left_ += found->second.tokens;
   in_step_.erase(found);
+}
+
+EncoderUse EncoderCache::use() const {
+  if (config_.pair_tokens == 0) return {};
+  EncoderUse use;
+  std::int64_t pairs = 0;
+  for (const auto& [request, encoded] : in_step_) {
+    use.tokens += encoded.tokens;
+    pairs += encoded.pairs;
+  }
+  use.pairs = static_cast<std::int32_t>(ceil_div(pairs, config_.pair_tokens));
+  return use;
 }
 
 void EncoderCache::processed(RequestId request, std::int32_t tokens) {

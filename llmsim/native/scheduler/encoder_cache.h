@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "program/batch.h"
 
 namespace llmsim {
 
@@ -36,6 +37,8 @@ struct EncoderConfig {
   std::int32_t step_tokens = 0;   // that one step encodes at most; 0: not modelled
   std::int32_t cache_tokens = 0;  // of outputs that are kept at most
   bool whole_inputs = false;      // a step computes all tokens of an input, or none
+  // Tokens of one input at most, by which pairs of tokens are counted; 0: its time is not modelled.
+  std::int32_t pair_tokens = 0;
   std::shared_ptr<const EncoderInputs> inputs = nullptr;  // null: nobody has any
 };
 
@@ -48,7 +51,8 @@ struct EncoderCounters {
 // needed: those that were held longest ago go first.
 class EncoderCache {
  public:
-  // Each budget holds at least the largest input, as vLLM sees to it.
+  // Each budget holds at least the largest input, as vLLM sees to it. Throws std::invalid_argument
+  // where the largest one has more than `pair_tokens`.
   explicit EncoderCache(const EncoderConfig& config);
 
   bool on() const { return config_.inputs != nullptr; }
@@ -65,6 +69,8 @@ class EncoderCache {
   void encode_planned(RequestId request);
   // The request leaves the step, in which it had been.
   void unschedule(RequestId request);
+  // What it computes in the step; nothing where its time is not modelled.
+  EncoderUse use() const;
   // So many of its tokens have been computed for good.
   void processed(RequestId request, std::int32_t tokens);
   // It holds nothing any more.
@@ -94,9 +100,14 @@ class EncoderCache {
   std::map<std::int64_t, std::int64_t> freeable_;     // content, by when it was let go
   std::int64_t times_freed_ = 0;
   std::unordered_map<RequestId, std::set<std::int32_t>> held_;  // inputs; no set is empty
-  std::unordered_map<RequestId, std::int32_t> in_step_;  // tokens that it encodes for a request
-  std::vector<std::int32_t> planned_, repeated_;         // inputs; repeated: with a planned content
+  struct InStep {
+    std::int32_t tokens = 0;
+    std::int64_t pairs = 0;
+  };
+  std::unordered_map<RequestId, InStep> in_step_;  // what it encodes for a request
+  std::vector<std::int32_t> planned_, repeated_;   // inputs; repeated: with a planned content
   std::int32_t planned_tokens_ = 0, left_as_planned_ = 0;
+  std::int64_t planned_pairs_ = 0;
 };
 
 }  // namespace llmsim

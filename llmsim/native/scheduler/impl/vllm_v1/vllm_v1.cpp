@@ -112,6 +112,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
   batch.features.add(batch.items);
   if (kv_.below().there()) tell_below(batch);
+  if (encoder_.on()) batch.features.encoder = encoder_.use();
   if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
