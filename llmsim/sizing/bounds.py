@@ -130,6 +130,17 @@ MANY = 1_000_000
 """Tokens at which the weights' share of a token's least time has vanished."""
 
 
+def fits(plan: Plan, options: LoweringOptions) -> bool:
+    """Whether the model can be split as a plan says, and fits the memory of each of its pools."""
+    deployment = plan.deployment()
+    try:
+        for pool, at in zip(plan.pools, first_groups(plan), strict=True):
+            views_of(deployment, pool, at, options)
+    except LlmsimError:
+        return False
+    return True
+
+
 def pruned_reason(
     plan: Plan, load: Load, targets: Targets, requests: int, options: LoweringOptions
 ) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """The highest level of a load that a plan serves within its targets, by bisection."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class Capacity:
     """The highest level found to meet the targets, and the lowest found to miss them."""
 
     level: float
-    """0 where even the lowest level misses them."""
+    """0 where even the lowest level that was tried misses them."""
     at: Measured | None
     beyond: Measured | None
     misses: tuple[Miss, ...]
@@ -62,15 +63,18 @@ def capacity(
     *,
     fewest: int = FEWEST,
     precision: float = PRECISION,
+    floor: float = LOWEST,
     ceiling: float = HIGHEST,
 ) -> Capacity:
     """Doubles or halves from `start` until the targets are met and missed, then bisects.
 
-    A plan that meets them at `ceiling` is not driven further; `beyond` is then None.
+    A plan that meets them at `ceiling` is not driven further, and `beyond` is None; one that misses
+    them at `floor` has the level 0.
     The draws of every level are the same, so that nothing but the level differs.
     """
     whole = load.kind == CONCURRENCY
-    lowest = 1.0 if whole else LOWEST
+    lowest = max(1.0, math.floor(floor)) if whole else max(LOWEST, floor)
+    lowest = min(lowest, ceiling)
 
     def run(level: float) -> Measured:
         requests = enough_requests(load, targets, level, fewest)

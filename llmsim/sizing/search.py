@@ -4,7 +4,8 @@
 2. The capacity of a few instances of every layout is bisected.
 3. Layouts whose estimated cost is far above the best one's are left out.
 4. For the others the smallest number of instances that serves the load is found by runs of the
-   whole deployment.
+   whole deployment; beyond the first ones of each architecture, only numbers that cost less than
+   the best one found are run.
 """
 
 import itertools
@@ -44,6 +45,8 @@ MOST_INSTANCES = 16
 """Deployments, and instances of one layout, that are tried below the best one's cost."""
 IMPROVED = 0.01
 """Share by which more instances have to come nearer to the targets, for still more to be tried."""
+MOST_STEPS = 4
+"""Steps from the estimated instances of a role to half of them, where another role varies, too."""
 GROWTH = 16
 """Times the load that the best plan is driven to at most."""
 BATCH = 8
@@ -122,20 +125,16 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
         found.fitting = fitting_splits(question.model, question.devices, max(STAGES))
     _measure_units(found, plans, workers, prices)
     starts = _starts(question, found.units, prices)
-    kept = _kept(starts, question, prices)
+    near = _near(starts, question, prices)
+    kept = _kept(near, question)
+    _verify(found, "llmsim.sizing.search:smallest", kept, workers, prices)
+    others = [plan for plan in near if plan not in kept]
+    cheaper = list(_cheaper(found, others, prices))[:MOST_CHEAPER]
+    _verify(found, "llmsim.sizing.search:fewest", cheaper, workers, prices)
+    tried = {_layout(one.plan) for one in (*found.meeting, *found.missing)}
     for plan in starts:
-        if plan not in kept:
+        if _layout(plan) not in tried:
             found.pruned.add(ESTIMATE, plan)
-    verified = list(
-        workers.map("llmsim.sizing.search:smallest", [(plan, question) for plan in kept])
-    )
-    for candidates in verified:
-        found.evaluated += len(candidates)
-        meeting = [one for one in candidates if one.meets]
-        found.missing += [one for one in candidates if not one.meets]
-        if meeting:
-            found.meeting.append(min(meeting, key=lambda one: one.plan.devices))
-    found.meeting.sort(key=lambda one: _rank(one, question, prices))
     if question.load.shares_prefixes():
         _try_cheaper(found, plans, workers, prices)
     found.evaluated += len(found.units)
@@ -145,6 +144,59 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
             "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
         )
     return found
+
+
+def _verify(
+    found: Found,
+    task: str,
+    plans: Sequence[Plan],
+    workers: Workers,
+    prices: Mapping[str, float | None],
+) -> None:
+    """Runs deployments, and adds the smallest one of each that meets the targets."""
+    for candidates in workers.map(task, [(plan, found.question) for plan in plans]):
+        found.evaluated += len(candidates)
+        meeting = [one for one in candidates if one.meets]
+        found.missing += [one for one in candidates if not one.meets]
+        if meeting:
+            found.meeting.append(min(meeting, key=lambda one: one.plan.devices))
+    found.meeting.sort(key=lambda one: _rank(one, found.question, prices))
+
+
+def _cheaper(
+    found: Found, plans: Sequence[Plan], prices: Mapping[str, float | None]
+) -> Iterable[Plan]:
+    """The largest deployments of layouts that cost less than the best one found, with at least half
+    as many instances of each role as estimated.
+    """
+    if not found.meeting:
+        return
+    best = cost_of(found.meeting[0].plan, found.question, prices)
+
+    def is_cheaper(plan: Plan) -> bool:
+        return cost_of(plan, found.question, prices) < best
+
+    for plan in plans:
+        most_steps = MOST_STEPS if len(plan.pools) > 1 else plan.devices
+        ranges = [_from_half(pool.count, most_steps) for pool in plan.pools]
+        cheaper = [
+            counts for counts in itertools.product(*ranges) if is_cheaper(plan.with_counts(*counts))
+        ]
+        for counts in cheaper:
+            if not any(_has_more(other, counts) for other in cheaper):
+                yield plan.with_counts(*counts)
+
+
+def _from_half(count: int, most_steps: int) -> range:
+    """Numbers of instances from an estimate down to half of it, in about so many steps at most."""
+    half = math.ceil(count / 2)
+    return range(count, half - 1, -max(1, (count - half) // most_steps))
+
+
+def _has_more(counts: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether no role has fewer instances than in `others`, and some role more."""
+    pairs = zip(counts, others, strict=True)
+    return counts != others and all(mine >= theirs for mine, theirs in pairs)
 
 
 def _try_cheaper(
@@ -214,7 +266,9 @@ def _measure_units(
     """The capacity of one instance of each layout, the most promising first.
 
     A layout that cannot come near the best estimate at the data sheet's peak is left out, and so
-    are other engine options of a layout that is far from it.
+    are other engine options of a layout that is far from it. The best estimate is of an instance
+    that does both, or of a prefill and a decode instance. Levels at which an instance could not
+    come near it are not tried.
     """
     question = found.question
     waiting = sorted(
@@ -224,14 +278,25 @@ def _measure_units(
     costs: dict[tuple[str, tuple[Pool, ...]], float] = {}
     while waiting:
         batch, waiting = waiting[:BATCH], waiting[BATCH:]
-        tasks = [(one.plan, one.role, one.most, question) for one in batch]
+        tasks = [
+            (
+                one.plan,
+                one.role,
+                one.most,
+                one.least_level(question, prices, MARGIN * best),
+                question,
+            )
+            for one in batch
+        ]
         for one in workers.map("llmsim.sizing.search:unit", tasks):
             found.units.append(one)
             if one.role == "both" and one.capacity.level:
                 count = math.ceil(question.load.level / one.level)
                 cost = cost_of(one.plan.with_counts(count), question, prices)
                 costs[one.plan.device, one.plan.pools] = cost
-                best = min(best, cost)
+        starts = _starts(question, found.units, prices)
+        if starts:
+            best = cost_of(starts[0], question, prices)
         left = []
         for bounded in waiting:
             if bounded.least_cost(question, prices) > MARGIN * best:
@@ -243,14 +308,18 @@ def _measure_units(
         waiting = left
 
 
-def _kept(
+def _near(
     starts: Sequence[Plan], question: Question, prices: Mapping[str, float | None]
 ) -> list[Plan]:
-    """The plans to verify: those near the cheapest estimate, some of each architecture."""
+    """The plans near the cheapest estimate."""
     if not starts:
         return []
     limit = MARGIN * cost_of(starts[0], question, prices)
-    near = [one for one in starts if cost_of(one, question, prices) <= limit]
+    return [one for one in starts if cost_of(one, question, prices) <= limit]
+
+
+def _kept(near: Sequence[Plan], question: Question) -> list[Plan]:
+    """The plans whose smallest deployment is searched: some of each architecture."""
     kept = []
     for architecture in question.architectures:
         kept += [one for one in near if one.architecture == architecture][:MOST_VERIFIED]
@@ -267,8 +336,20 @@ class Bounded:
 
     def least_cost(self, question: Question, prices: Mapping[str, float | None]) -> float:
         """What the instances of this role cost at least; the other role costs more than nothing."""
-        at = 1 if self.role == "decode" else 0
         count = max(1, math.ceil(question.load.level / self.most)) if self.most else 1
+        return self._cost_alone(count, question, prices)
+
+    def least_level(
+        self, question: Question, prices: Mapping[str, float | None], limit: float
+    ) -> float:
+        """The level at which as many instances as take the load cost the limit."""
+        most_instances = max(1.0, limit / self._cost_alone(1, question, prices))
+        return question.load.level / most_instances
+
+    def _cost_alone(
+        self, count: int, question: Question, prices: Mapping[str, float | None]
+    ) -> float:
+        at = 1 if self.role == "decode" else 0
         alone = replace(self.plan, pools=(replace(self.plan.pools[at], count=count),))
         return cost_of(alone, question, prices)
 
@@ -306,21 +387,28 @@ def _role_targets(targets: Targets, role: str) -> Targets:
     return targets.only("tpot", "e2el") if role == "decode" else targets
 
 
-def unit(bench: Bench, task: tuple[Plan, str, float, Question]) -> Unit:
+def unit(bench: Bench, task: tuple[Plan, str, float, float, Question]) -> Unit:
     """The capacity of a few instances together, as few as the load needs."""
-    plan, role, most, question = task
+    plan, role, most, least, question = task
     own = plan.pools[1 if role == "decode" else 0]
     together = max(1, min(TOGETHER, question.devices_per_node // own.shape.devices))
     while True:
-        found = _unit(bench, plan, role, most, question, together)
+        found = _unit(bench, plan, role, (least, most), question, together)
         if together == 1 or found.problem or found.capacity.beyond is not None:
             return found
         together //= 2
 
 
 def _unit(
-    bench: Bench, plan: Plan, role: str, most: float, question: Question, together: int
+    bench: Bench,
+    plan: Plan,
+    role: str,
+    limits: tuple[float, float],
+    question: Question,
+    together: int,
 ) -> Unit:
+    """The capacity of so many instances; `limits` are levels of each that matter or can be."""
+    least, most = limits
     measured = plan.with_counts(together) if role == "both" else plan
     if role == "prefill":
         measured = plan.with_counts(together, PARTNERS * together)
@@ -338,6 +426,7 @@ def _unit(
             targets,
             start,
             precision=COARSE,
+            floor=least * together,
             ceiling=question.load.level,
         )
     except LlmsimError as error:
@@ -385,19 +474,37 @@ def smallest(bench: Bench, task: tuple[Plan, Question]) -> list[Candidate]:
     that meets the targets is known.
     """
     plan, question = task
-    tried: dict[tuple[int, ...], Candidate] = {}
-
-    def run(counts: tuple[int, ...]) -> Candidate:
-        if counts not in tried:
-            wanted = plan.with_counts(*counts)
-            found, missed, problem = _able(bench, wanted, question)
-            tried[counts] = Candidate(wanted, found, tuple(missed), problem)
-        return tried[counts]
-
-    counts = _grown(run, tuple(pool.count for pool in plan.pools), plan, question)
+    run = _Runs(bench, plan, question)
+    counts = _grown(run, run.estimate, plan, question)
     if counts is not None:
         _shrunk(run, counts)
-    return list(tried.values())
+    return list(run.tried.values())
+
+
+def fewest(bench: Bench, task: tuple[Plan, Question]) -> list[Candidate]:
+    """Runs of a deployment and, where it meets the targets, of fewer and fewer instances."""
+    plan, question = task
+    run = _Runs(bench, plan, question)
+    if run(run.estimate).meets:
+        _shrunk(run, run.estimate)
+    return list(run.tried.values())
+
+
+class _Runs:
+    """A layout with any numbers of instances under the load that is asked for, each run once."""
+
+    def __init__(self, bench: Bench, plan: Plan, question: Question) -> None:
+        self._bench, self._plan, self._question = bench, plan, question
+        self.estimate = tuple(pool.count for pool in plan.pools)
+        self.tried: dict[tuple[int, ...], Candidate] = {}
+
+    def __call__(self, counts: tuple[int, ...]) -> Candidate:
+        """The run with so many instances, pool by pool."""
+        if counts not in self.tried:
+            wanted = self._plan.with_counts(*counts)
+            found, missed, problem = _able(self._bench, wanted, self._question)
+            self.tried[counts] = Candidate(wanted, found, tuple(missed), problem)
+        return self.tried[counts]
 
 
 def _able(bench: Bench, plan: Plan, question: Question) -> tuple[Measured | None, list[Miss], str]:
@@ -408,12 +515,16 @@ def _able(bench: Bench, plan: Plan, question: Question) -> tuple[Measured | None
 
 
 def _grown(
-    run: Any, counts: tuple[int, ...], plan: Plan, question: Question
+    run: _Runs, counts: tuple[int, ...], plan: Plan, question: Question
 ) -> tuple[int, ...] | None:
     """More instances of what is missed until the targets are met; None at the limit of devices, or
     where twice as many devices miss the targets by as much.
+
+    Prefill instances decide TTFT, but wait where decode instances have no room for KV: once more of
+    one role do not help, the other one grows.
     """
     nearest, nearest_devices = math.inf, 0
+    at = -1
     while plan.with_counts(*counts).devices > question.max_devices and max(counts) > 1:
         counts = tuple(max(1, count - 1) for count in counts)
     while plan.with_counts(*counts).devices <= question.max_devices:
@@ -423,14 +534,21 @@ def _grown(
         devices, missed = found.plan.devices, _missed_by(found)
         if not nearest_devices or missed < nearest * (1 - IMPROVED):
             nearest, nearest_devices = missed, devices
+            at = _role_missed(found)
         elif devices >= 2 * nearest_devices:
             return None
-        at = 0
-        if len(counts) > 1 and found.misses:
-            at = 0 if found.misses[0].metric == "ttft" else 1
+        else:
+            at = (at + 1) % len(counts)
         step = max(1, counts[at] // 8)
         counts = tuple(count + step * (i == at) for i, count in enumerate(counts))
     return None
+
+
+def _role_missed(one: Candidate) -> int:
+    """The pool that decides the target which is missed most: decodes decide all but TTFT."""
+    if len(one.plan.pools) == 1 or not one.misses:
+        return 0
+    return 0 if one.misses[0].metric == "ttft" else 1
 
 
 def _missed_by(one: Candidate) -> float:
@@ -438,18 +556,10 @@ def _missed_by(one: Candidate) -> float:
     return 1 + one.misses[0].by if one.misses and one.run is not None else math.inf
 
 
-def _shrunk(run: Any, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Fewer instances of each pool in turn for as long as the targets are met."""
+def _shrunk(run: _Runs, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """The fewest instances of each pool in turn that meet the targets, by bisection."""
     for at in range(len(counts)):
         met, missed = counts[at], 0
-        step = 1
-        while met - step > missed:
-            fewer = (*counts[:at], met - step, *counts[at + 1 :])
-            if run(fewer).meets:
-                met, step = met - step, step * 2
-            else:
-                missed = met - step
-                break
         while met - missed > 1:
             middle = (met + missed) // 2
             if run((*counts[:at], middle, *counts[at + 1 :])).meets:

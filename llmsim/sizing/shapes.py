@@ -15,7 +15,7 @@ BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048)
 trades TTFT for TPOT.
 """
 STAGES = (1, 2)
-NODES_OF_ROLES = ((1, 1), (2, 1), (4, 1), (1, 2))
+NODES_OF_ROLES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
 """Nodes of attention and of FFN that run layers together, as far as they are tried unasked."""
 
 
@@ -84,7 +84,8 @@ def units(
 
     Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
     data-parallel attention between two roles take seconds a run. Under `afd` the decode instances
-    have attention and FFN apart, or such instances do both.
+    have attention and FFN apart, or such instances do both. An instance of one role has as partner
+    the smallest one of the other role that fits the memory.
     """
     if architecture == AFD:
         yield from _afd_units(model, device, devices_per_node)
@@ -104,11 +105,29 @@ def _afd_units(model: str, device: str, devices_per_node: int) -> Iterator[tuple
     whole = [one for one in shapes(model, devices_per_node, (1,)) if one.dp == 1]
     inside = [one for one in afd_shapes(model, devices_per_node) if one.devices <= devices_per_node]
     apart = [*inside, *afd_over_nodes(model, devices_per_node)]
+
+    def plan(*pools: Pool) -> Plan:
+        return Plan(model, device, pools, (), devices_per_node)
+
     for shape in apart:
-        yield Plan(model, device, (Pool(shape, 1),), (), devices_per_node), "both"
-    for prefill in whole:
-        pools = (Pool(prefill, 1, "prefill"), Pool(apart[0], 1, "decode"))
-        yield Plan(model, device, pools, (), devices_per_node), "prefill"
+        yield plan(Pool(shape, 1)), "both"
+    decodes = Pool(_smallest([plan(Pool(shape, 1)) for shape in apart]), 1, "decode")
+    for shape in whole:
+        yield plan(Pool(shape, 1, "prefill"), decodes), "prefill"
+    prefills = Pool(_smallest([plan(Pool(shape, 1)) for shape in whole]), 1, "prefill")
     for shape in apart:
-        pools = (Pool(whole[0], 1, "prefill"), Pool(shape, 1, "decode"))
-        yield Plan(model, device, pools, (), devices_per_node), "decode"
+        yield plan(prefills, Pool(shape, 1, "decode")), "decode"
+
+
+def _smallest(plans: list[Plan]) -> Shape:
+    """The layout of the plan with the fewest devices that fits the memory; without any, of the
+    first one.
+    """
+    from llmsim.lowering import LoweringOptions
+    from llmsim.sizing.bounds import fits
+
+    options = LoweringOptions()
+    for plan in sorted(plans, key=lambda one: one.devices):
+        if fits(plan, options):
+            return plan.pools[0].shape
+    return plans[0].pools[0].shape

@@ -1,9 +1,10 @@
 """`llmsim size`: its answer is that of trying everything, and what it prints and writes holds."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -11,18 +12,27 @@ import yaml
 import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
+from llmsim.lowering import LoweringOptions
+from llmsim.sizing import search
 from llmsim.sizing.answer import Answer, front_name, text
-from llmsim.sizing.bounds import REASONS, pruned_reason
+from llmsim.sizing.bounds import REASONS, fits, pruned_reason
 from llmsim.sizing.capacity import able, capacity, misses
 from llmsim.sizing.emit import emit
 from llmsim.sizing.load import RATE, Load
-from llmsim.sizing.measure import Bench
+from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.pictures import html, plot
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question
+from llmsim.sizing.search import (
+    BOUND,
+    FEWEST_VERIFIED,
+    Candidate,
+    Found,
+    Question,
+    cost_of,
+)
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
-from llmsim.sizing.targets import Targets
+from llmsim.sizing.targets import Miss, Targets
 
 MODEL = "Qwen/Qwen3-8B"
 ASKED: dict[str, Any] = {
@@ -42,19 +52,29 @@ def answer() -> Answer:
 def everything(question: Question, most: int) -> list[Candidate]:
     """Every deployment of at most so many devices that meets the targets."""
     bench, found = Bench(), []
-    for architecture in question.architectures:
-        for plan, role in units(question.model, "H100", architecture, question.devices_per_node):
-            if role == "decode":  # the pair is that of the prefill role
+    for plan in wholes(question):
+        for counts in _counts(len(plan.pools), most):
+            wanted = plan.with_counts(*counts)
+            if wanted.devices > most:
                 continue
-            for counts in _counts(len(plan.pools), most):
-                wanted = plan.with_counts(*counts)
-                if wanted.devices > most:
-                    continue
-                run, missed, problem = able(
-                    bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
-                )
-                one = Candidate(wanted, run, tuple(missed), problem)
-                found += [one] if one.meets else []
+            run, missed, problem = able(
+                bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
+            )
+            one = Candidate(wanted, run, tuple(missed), problem)
+            found += [one] if one.meets else []
+    return found
+
+
+def wholes(question: Question) -> list[Plan]:
+    """One instance of each layout, and one of each role for every pair of layouts."""
+    found: list[Plan] = []
+    for device, architecture in itertools.product(question.devices, question.architectures):
+        made = list(units(question.model, device, architecture, question.devices_per_node))
+        found += [plan for plan, role in made if role == "both"]
+        prefills = [plan for plan, role in made if role == "prefill"]
+        decodes = [plan for plan, role in made if role == "decode"]
+        for one, other in itertools.product(prefills, decodes):
+            found.append(replace(one, pools=(one.pools[0], other.pools[1])))
     return found
 
 
@@ -197,17 +217,98 @@ def test_attention_and_ffn_apart(tmp_path: Path) -> None:
     asked = {**ASKED, "rate": 30.0, "slo": "ttft:400,tpot:20", "architecture": "afd"}
     found = size(MODEL, "H100", **asked)
     assert found.best is not None and found.best.plan.architecture == "afd"
-    cost = found.best.plan.devices
-    bench, question = Bench(), found.found.question
-    for plan, role in units(MODEL, "H100", "afd", 4):
-        for counts in _counts(len(plan.pools), cost) if role != "decode" else ():
-            wanted = plan.with_counts(*counts)
-            if wanted.devices < cost:
-                run, missed, _ = able(
-                    bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
-                )
-                assert run is None or missed, wanted.label
+    assert everything(found.found.question, found.best.plan.devices - 1) == []
+    over_nodes = found.found.pruned.counts[BOUND]
+    assert over_nodes, "layouts of whole nodes cannot come near the best one"
     assert [path.name for path in emit(found.best.plan, tmp_path)] == ["cluster.json"]
+
+
+def test_a_role_is_measured_beside_one_that_fits() -> None:
+    """A prefill or decode instance of a large model needs a partner that holds the model."""
+    options = LoweringOptions()
+    made = list(units("deepseek-ai/DeepSeek-V3", "H200", "afd", 8))
+    for wanted, of_partner in (("prefill", 1), ("decode", 0)):
+        partners = {plan.pools[of_partner] for plan, role in made if role == wanted}
+        [partner] = partners
+        assert fits(
+            Plan("deepseek-ai/DeepSeek-V3", "H200", (replace(partner, role=None),)), options
+        )
+        assert any(fits(plan, options) for plan, role in made if role == wanted)
+
+
+def test_levels_below_the_floor_are_not_tried() -> None:
+    bench, tried = Bench(), []
+    measure = bench.measure
+
+    def counted(plan: Plan, load: Load, level: float, *more: Any) -> Measured:
+        tried.append(level)
+        return measure(plan, load, level, *more)
+
+    bench.measure = counted  # type: ignore[method-assign]
+    plan = Plan(MODEL, "H100", (Pool(Shape(), 1),))
+    load = Load(RATE, 1.0, "fixed:1000", "fixed:100")
+    late = Targets.parse("ttft:1", 99)
+    found = capacity(bench, plan, load, late, 40.0, floor=15.0)
+    assert found.level == 0 and found.beyond is not None
+    assert tried == [40.0, 20.0, 15.0]
+    met = Targets.parse("ttft:500", 99)
+    free, bounded = (capacity(bench, plan, load, met, 40.0, floor=least) for least in (1e-3, 15.0))
+    assert free.level > 15 and bounded == free
+
+
+def test_a_layout_beyond_the_first_ones_is_found_if_it_is_cheaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two H100 do where more were estimated, and cost less than two H200, the first estimate."""
+    asked = {**ASKED, "rate": 60.0, "architecture": "colocated"}
+    whole = size(MODEL, "H100,H200", **asked)
+    monkeypatch.setattr(search, "MOST_VERIFIED", 1)
+    few = size(MODEL, "H100,H200", **asked)
+    assert whole.best is not None and few.best is not None
+    prices = few.prices
+    question = few.found.question
+    assert cost_of(few.best.plan, question, prices) == cost_of(whole.best.plan, question, prices)
+    first = search._starts(question, few.found.units, prices)[0]
+    assert search._layout(few.best.plan) != search._layout(first)
+
+
+def test_cheaper_numbers_of_instances_are_the_largest_ones() -> None:
+    """Of a layout estimated at 3 prefill and 4 decode instances, below the price of six."""
+    pools = Pool(Shape(), 3, "prefill"), Pool(Shape(), 4, "decode")
+    plan = Plan(MODEL, "H100", pools)
+    found = Found(_question())
+    assert not list(search._cheaper(found, [plan], {}))
+    found.meeting.append(Candidate(Plan(MODEL, "H100", (Pool(Shape(), 6),)), None, ()))
+    made = search._cheaper(found, [plan], {})
+    assert sorted(tuple(pool.count for pool in one.pools) for one in made) == [(2, 3), (3, 2)]
+    [alone] = search._cheaper(found, [Plan(MODEL, "H100", (Pool(Shape(), 9),))], {})
+    assert alone.devices == 5
+    many = Plan(MODEL, "H100", (Pool(Shape(), 400, "prefill"), Pool(Shape(), 300, "decode")))
+    found.meeting[0] = Candidate(Plan(MODEL, "H100", (Pool(Shape(), 600),)), None, ())
+    assert 1 < len(list(search._cheaper(found, [many], {}))) <= 9
+
+
+def _question() -> Question:
+    load = Load(RATE, 1.0, "fixed:1000", "fixed:100")
+    return Question(MODEL, ("H100",), load, Targets.parse("ttft:1000", 99))
+
+
+@pytest.mark.parametrize("helps", [0, 1])
+def test_the_role_that_helps_grows(helps: int) -> None:
+    """Prompts wait where decodes have no room, so that TTFT is missed whichever role is short."""
+    pools = Pool(Shape(), 2, "prefill"), Pool(Shape(), 2, "decode")
+    plan, question = Plan(MODEL, "H100", pools), _question()
+    tried: list[tuple[int, ...]] = []
+
+    def run(counts: tuple[int, ...]) -> Candidate:
+        tried.append(counts)
+        complete = Measured(1.0, 1, 1, 1.0, 1, ())
+        late = () if counts[helps] >= 4 else (Miss("ttft", 2000.0, 1000.0),)
+        return Candidate(plan.with_counts(*counts), complete, late)
+
+    grown = search._grown(cast(Any, run), (2, 2), plan, question)
+    assert grown is not None and grown[helps] == 4
+    assert len(tried) <= 5
 
 
 CLASSES: dict[str, Any] = {
