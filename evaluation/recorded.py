@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import theilslopes
 
 import llmsim
 from llmsim.api.prepare import prepare
@@ -32,33 +33,39 @@ from llmsim.lowering.cuda_graphs import launches, layers_of_experts
 
 FOLDER = Path(__file__).parent / "recorded" / "h200_vllm_0.24"
 HARDWARE, ENGINE = "H200", "vllm-0.24"
-PROFILED_HOST = "first"
-"""Where the bundle was measured."""
 LOADS = ("light", "medium", "burst", "long")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 HostTimes = Mapping[str, int]
-"""`prepare_ns`, `launch_ns` and `fused_moe_ns`, as a cluster file has them."""
-ASSUMED_HOST: HostTimes = {"prepare_ns": 0, "launch_ns": 6000, "fused_moe_ns": 0}
+"""`prepare_ns`, `prepare_sequence_ns`, `launch_ns` and `fused_moe_ns`, as in a cluster file."""
+ASSUMED_HOST: HostTimes = {
+    "prepare_ns": 0,
+    "prepare_sequence_ns": 0,
+    "launch_ns": 6000,
+    "fused_moe_ns": 0,
+}
 """What the engine's profile had before it took the times of these runs."""
-LARGEST_GRAPH = 512
-"""Tokens of the largest captured size."""
 COMPILING_S, COMPILING_TOKENS = 0.5, 2048
 """A step of fewer tokens that took longer waited for the compiler of its kernels."""
 HIDDEN = 1.2
 """Launches behind a decode that took less than so many times its time may have waited for it."""
 FEWEST_STEPS = 5
-"""A class of steps with fewer in either run has no row."""
+"""A class of steps with fewer in either run has no row, and gives no constant."""
+MANY_SEQUENCES = 128
+"""Decodes of more tell whether the host or the device takes longer."""
+NEARLY_AS_MANY = 4
+"""Sequences by which neighbouring steps may differ to be compared."""
+HOST_BOUND = 0.5
+"""Steps that last so much longer for each ms that the host takes their tokens wait for the host."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """One model, the tokens that its KV cache held by the engine's log, and its bundle."""
+    """One model on one host, and its bundle."""
 
     folder: str
     title: str
-    kv_tokens: int
     host: str
-    """The machine: each day's runs were on a host of their own."""
+    """The machine: each time that a card was at hand it was in another one."""
     utilization: float = 0.9
     profile: bool = False
     model: str = ""
@@ -75,29 +82,29 @@ SERVED = (
     Served(
         "llama-3.1-8b",
         "Llama-3.1-8B, bf16",
-        896_912,
         "first",
         profile=True,
         model="meta-llama/Llama-3.1-8B",
     ),
-    Served("llama-3.1-8b-fp8", "Llama-3.1-8B, fp8 (a scale for each token)", 949_584, "first"),
-    Served("qwen3-32b", "Qwen3-32B, bf16", 275_040, "second", 0.93, model="Qwen/Qwen3-32B"),
-    Served(
-        "qwen3-30b-a3b",
-        "Qwen3-30B-A3B, bf16",
-        778_304,
-        "second",
-        0.93,
-        model="Qwen/Qwen3-30B-A3B",
-    ),
+    Served("llama-3.1-8b-fp8", "Llama-3.1-8B, fp8 (a scale for each token)", "first"),
+    Served("qwen3-32b", "Qwen3-32B, bf16", "second", 0.93, model="Qwen/Qwen3-32B"),
+    Served("qwen3-30b-a3b", "Qwen3-30B-A3B, bf16", "second", 0.93, model="Qwen/Qwen3-30B-A3B"),
     Served(
         "qwen3-30b-a3b-fp8",
         "Qwen3-30B-A3B, fp8 (a scale for each token)",
-        1_082_832,
         "second",
         0.93,
         alike=True,
     ),
+    Served(
+        "qwen3-30b-a3b-third",
+        "Qwen3-30B-A3B, bf16, third host",
+        "third",
+        0.93,
+        profile=True,
+        model="Qwen/Qwen3-30B-A3B",
+    ),
+    Served("gpt-oss-20b", "gpt-oss-20b, MXFP4", "third", model="openai/gpt-oss-20b", alike=True),
 )
 
 
@@ -116,6 +123,13 @@ class Run:
     """Recorded steps that waited for the compiler of their kernels."""
     real_steps: pd.DataFrame
     simulated_steps: pd.DataFrame
+    real_full_ms: pd.Series
+    """Of steps of the whole token budget between two others of it, and simulated."""
+    simulated_full_ms: pd.Series
+    updates: pd.DataFrame
+    """Of recorded decodes: `sequences`, `ms`, and `update_ms`, what taking the tokens of the step
+    before took the host.
+    """
     launches: pd.DataFrame
     """Of the recorded run: `graphs` and `ms` of the host's time for a step."""
     lone: pd.DataFrame
@@ -128,8 +142,8 @@ class HostRuns:
 
     assumed: Sequence[Run]
     """With what the engine's profile had before any recording."""
-    other_host: Sequence[Run]
-    """With what the recordings on the other host gave."""
+    other_hosts: Sequence[Run]
+    """With what the recordings on the other hosts gave."""
     same_host: Sequence[Run]
     """With what those of the other models on the same host gave."""
 
@@ -152,10 +166,13 @@ def page_of_all(options: Mapping[str, Any]) -> str:
     pairs = [(served, load) for served in SERVED for load in LOADS]
     found = [pair for pair in pairs if (FOLDER / pair[0].folder / pair[1]).is_dir()]
     hosts = with_host_times(found, options)
-    runs = hosts.other_host
+    runs = hosts.other_hosts
     bundle = {**options, "profile_dir": str(FOLDER / "profile")}
-    own = host_times(runs, PROFILED_HOST)
-    bundled = [simulate(*pair, own, **bundle) for pair in found if pair[0].profile]
+    bundled = [
+        simulate(*pair, host_times(runs, (pair[0].host,)), **bundle)
+        for pair in found
+        if pair[0].profile
+    ]
     return page(hosts, bundled, without_term(runs, "fused_scaling"))
 
 
@@ -169,7 +186,7 @@ def with_host_times(pairs: Sequence[tuple[Served, str]], options: Mapping[str, A
     """The runs with each of the times that `HostRuns` names."""
     assumed = [simulate(*pair, ASSUMED_HOST, **options) for pair in pairs]
     other = {served: others_host_times(assumed, served) for served, _ in pairs}
-    same = {served: host_times(assumed, served.host, without=served) for served, _ in pairs}
+    same = {served: host_times(assumed, (served.host,), without=served) for served, _ in pairs}
     return HostRuns(
         assumed,
         [simulate(*pair, other[pair[0]], **options) for pair in pairs],
@@ -189,6 +206,7 @@ def simulate(served: Served, load: str, host: HostTimes, **options: Any) -> Run:
     requests = list(rows(folder / "requests.jsonl.gz"))
     result = llmsim.run(fields, meta["options"]["dataset"], **options)
     steps = folder / "steps.jsonl.gz"
+    budget = instance["max_num_batched_tokens"]
     return Run(
         served,
         load,
@@ -199,7 +217,10 @@ def simulate(served: Served, load: str, host: HostTimes, **options: Any) -> Run:
         compiling_steps(steps),
         recorded_steps(steps),
         simulated_steps(result.steps),
-        recorded_launches(steps),
+        recorded_full_steps(steps, budget),
+        simulated_full_steps(result.steps, budget),
+        recorded_updates(steps),
+        recorded_launches(steps, meta["facts"]["largest_graph"]),
         lone_prompts(requests, result.requests),
     )
 
@@ -263,6 +284,41 @@ def recorded_steps(path: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["sequences", "ms"])
 
 
+def recorded_full_steps(path: Path, budget: int) -> pd.Series:
+    """Times in ms of steps of the whole token budget between two others of it."""
+    steps = list(rows(path))
+    ends = pd.Series([1e3 * step["end"] for step in steps])
+    tokens = pd.Series([sum(new for new, _ in step["batch"]) for step in steps])
+    return between_alike(ends.diff(), tokens == budget)
+
+
+def simulated_full_steps(steps: pd.DataFrame, budget: int) -> pd.Series:
+    """The same of a simulation."""
+    return between_alike(steps["end_ps"].diff() / 1e9, steps["tokens"] == budget)
+
+
+def between_alike(ms: pd.Series, chosen: pd.Series) -> pd.Series:
+    """The times of chosen steps with a chosen one on each side."""
+    before, after = (chosen.shift(by, fill_value=False) for by in (1, -1))
+    return ms[chosen & before & after]
+
+
+def recorded_updates(path: Path) -> pd.DataFrame:
+    """Decodes with decodes around them, how long each lasted, and how long the host took the tokens
+    of the step before until it scheduled again.
+    """
+    steps = list(rows(path))
+    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    found = []
+    for at in range(2, len(steps) - 2):
+        before, step, after = steps[at - 1 : at + 2]
+        next_start = after["extra"]["scheduled"]
+        if all(decodes[at - 2 : at + 3]) and next_start < step["end"]:
+            last_ms = 1e3 * (step["end"] - before["end"])
+            found.append((len(step["batch"]), last_ms, 1e3 * (next_start - before["end"])))
+    return pd.DataFrame(found, columns=["sequences", "ms", "update_ms"])
+
+
 def compiling_steps(path: Path) -> int:
     """Steps that took far too long for their tokens."""
     steps = list(rows(path))
@@ -274,13 +330,14 @@ def compiling_steps(path: Path) -> int:
     )
 
 
-def recorded_launches(path: Path) -> pd.DataFrame:
+def recorded_launches(path: Path, largest_graph: int) -> pd.DataFrame:
     """What the host took for steps with prompts behind decodes, in ms, and at most for decodes
     behind prompts.
 
     An asynchronous engine of one process schedules the next step when it has launched one and the
     step before has ended. Prompts were launched while the devices still ran; behind a decode the
-    engine may also have waited for the prompt in front of it.
+    engine may also have waited for the prompt in front of it. Steps whose kernels were compiled are
+    left out. Up to `largest_graph` tokens a graph is replayed.
     """
     steps = list(rows(path))
     decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
@@ -289,11 +346,13 @@ def recorded_launches(path: Path) -> pd.DataFrame:
         before, step, after = steps[at - 1 : at + 2]
         start, next_start = step["extra"]["scheduled"], after["extra"]["scheduled"]
         busy = start < before["end"] and next_start < step["end"]
+        if next_start - start > COMPILING_S:
+            continue
         if busy and decodes[at] and not decodes[at - 1]:
             found.append(("full", 1e3 * (next_start - start)))
         elif busy and decodes[at - 2] and decodes[at - 1] and not decodes[at]:
             tokens = sum(new for new, _ in step["batch"])
-            graphs = "piecewise" if tokens <= LARGEST_GRAPH else "none"
+            graphs = "piecewise" if tokens <= largest_graph else "none"
             found.append((graphs, 1e3 * (next_start - start)))
     return pd.DataFrame(found, columns=["graphs", "ms"])
 
@@ -324,6 +383,8 @@ def launchings(runs: Sequence[Run], served: Served) -> Iterator[Launching]:
     slow_decodes = real.ms[real.graphs == "piecewise"].median() < HIDDEN * decode_ms
     for graphs, number in (("full", full), ("piecewise", piecewise), ("none", without)):
         ms = real.ms[real.graphs == graphs]
+        if len(ms) < FEWEST_STEPS:
+            continue
         yield Launching(
             graphs,
             number,
@@ -334,43 +395,80 @@ def launchings(runs: Sequence[Run], served: Served) -> Iterator[Launching]:
         )
 
 
-def host_times(runs: Sequence[Run], host: str, without: Served | None = None) -> HostTimes:
-    """Times of a step, of each launch and of each layer of experts, with the least squares of
-    relative errors over the kinds of graphs of all models on that host but one.
+@dataclass(frozen=True)
+class ManySequences:
+    """Decodes of more than `MANY_SEQUENCES`, and what decided how long they took."""
 
-    In whole 0.1 ms, us and 10 us.
+    steps: int
+    sequences: float
+    """Medians."""
+    ms: float
+    growth: float
+    """How much longer a step lasted than the one before for each ms more that the host took tokens,
+    by the median of all slopes (Theil and Sen): nothing where the device takes longer.
     """
-    on_host = dict.fromkeys(run.served for run in runs if run.served.host == host)
-    models = [each for each in on_host if each is not without]
+
+    @property
+    def host_bound(self) -> bool:
+        return self.growth > HOST_BOUND
+
+
+def many_sequences(runs: Sequence[Run], served: Served) -> ManySequences | None:
+    """Of one model's runs; None: it had too few such steps."""
+    updates = [run.updates for run in runs if run.served is served]
+    of_loads = [each[each.sequences > MANY_SEQUENCES] for each in updates]
+    steps = pd.concat(of_loads)
+    if len(steps) < 2 * FEWEST_STEPS:
+        return None
+    changes = pd.concat([each.diff().dropna() for each in of_loads])
+    neighbours = changes[changes.sequences.abs() <= NEARLY_AS_MANY]
+    growth = float(theilslopes(neighbours.ms, neighbours.update_ms).slope)
+    return ManySequences(len(steps), steps.sequences.median(), steps.ms.median(), growth)
+
+
+def host_times(
+    runs: Sequence[Run], hosts: Sequence[str], without: Served | None = None
+) -> HostTimes:
+    """Times of a step, of each launch and of each layer of experts, with the least squares of
+    relative errors over the kinds of graphs of all models on these hosts but one; and of each
+    sequence, by the decodes that waited for the host.
+
+    In whole 0.1 ms, us and 10 us; none of a kind that no such model has.
+    """
+    on_hosts = dict.fromkeys(run.served for run in runs if run.served.host in hosts)
+    models = [each for each in on_hosts if each is not without]
     kinds = [each for served in models for each in launchings(runs, served) if not each.hidden]
     relative = np.array([[1 / k.ms, k.launches / k.ms, k.experts / k.ms] for k in kinds])
     known: Any = relative.any(axis=0)
     times_ms = np.zeros(len(known))
     times_ms[known] = np.linalg.lstsq(relative[:, known], np.ones(len(kinds)))[0]
     step_ms, launch_ms, experts_ms = times_ms.tolist()
+    many = [many_sequences(runs, served) for served in models]
+    waited = [each for each in many if each is not None and each.host_bound]
+    each_ms = [(one.ms - step_ms - launch_ms) / one.sequences for one in waited]
     return {
         "prepare_ns": round(10 * step_ms) * 100_000,
+        "prepare_sequence_ns": round(1e3 * statistics.median(each_ms)) * 1000 if each_ms else 0,
         "launch_ns": round(1e3 * launch_ms) * 1000,
         "fused_moe_ns": round(1e2 * experts_ms) * 10_000,
     }
 
 
 def others_host_times(runs: Sequence[Run], served: Served) -> HostTimes:
-    """Times for a model by the recordings on the other host.
+    """Times for a model by the recordings on the other hosts."""
+    hosts = dict.fromkeys(run.served.host for run in runs if run.served.host != served.host)
+    return host_times(runs, tuple(hosts))
 
-    That of experts, which only one host has, is of the other models there, at the other host's
-    speed.
+
+def at_speed_of(times: HostTimes, other: HostTimes) -> HostTimes:
+    """The times of a sequence, in whole us, and of experts, in whole 10 us, on a host that launches
+    in another time.
     """
-    hosts = dict.fromkeys(run.served.host for run in runs)
-    (other,) = (host for host in hosts if host != served.host)
-    times, own = host_times(runs, other), host_times(runs, served.host, without=served)
-    experts_ns = times["fused_moe_ns"] or at_speed_of(own, times)
-    return {**times, "fused_moe_ns": experts_ns}
-
-
-def at_speed_of(times: HostTimes, other: HostTimes) -> int:
-    """The time of experts on a host that launches in another time, in whole 10 us."""
-    return round(times["fused_moe_ns"] * other["launch_ns"] / times["launch_ns"] / 10_000) * 10_000
+    speed = other["launch_ns"] / times["launch_ns"]
+    return {
+        name: round(times[name] * speed / unit) * unit
+        for name, unit in (("prepare_sequence_ns", 1000), ("fused_moe_ns", 10_000))
+    }
 
 
 def simulated_steps(steps: pd.DataFrame) -> pd.DataFrame:
@@ -391,11 +489,13 @@ def page(hosts: HostRuns, bundled: Sequence[Run], unfused: Sequence[Run]) -> str
 
     `bundled` are runs by the profile, and `unfused` those of dense fp8 without their term.
     """
-    runs = hosts.other_host
+    runs = hosts.other_hosts
     tables = {
         "requests": requests_table(runs),
         "medians": medians(hosts),
         "steps": steps_table(runs),
+        "full": full_steps_table(runs),
+        "sequences": sequences_table(runs),
         "launches": launches_table(runs),
         "constants": constants_table(runs),
         "host": host_table(hosts),
@@ -441,7 +541,8 @@ def comparable(run: Run, metric: str) -> bool:
 
 
 def medians(hosts: HostRuns) -> Iterator[str]:
-    yield "| metric | runs | 6 us a launch | largest | other host | largest | same host | largest |"
+    sources = ("6 us a launch", "other hosts", "same host")
+    yield row(["metric", "runs", *(cell for source in sources for cell in (source, "largest"))])
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for title, metric in (
         ("mean TTFT", MEAN_TTFT),
@@ -450,7 +551,7 @@ def medians(hosts: HostRuns) -> Iterator[str]:
     ):
         chosen = [run for run in hosts.assumed if comparable(run, metric)]
         cells = [title, str(len(chosen))]
-        for each in (hosts.assumed, hosts.other_host, hosts.same_host):
+        for each in (hosts.assumed, hosts.other_hosts, hosts.same_host):
             found = [abs(error(run, metric)) for run in each if comparable(run, metric)]
             cells += [f"{statistics.median(found):.1f}", f"{max(found):.1f}"]
         yield row(cells)
@@ -476,11 +577,42 @@ def steps_table(runs: Sequence[Run]) -> Iterator[str]:
             yield row([*cells, f"{theirs.median():.3f}", f"{ours.median():.3f}", f"{wrong:+.1f}"])
 
 
+def full_steps_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| model | steps | real, ms | simulated, ms | error, % |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for served in dict.fromkeys(run.served for run in runs):
+        own = [run for run in runs if run.served is served]
+        real = pd.concat([run.real_full_ms for run in own])
+        simulated = pd.concat([run.simulated_full_ms for run in own])
+        if min(len(real), len(simulated)) < FEWEST_STEPS:
+            continue
+        wrong = 100 * (simulated.median() / real.median() - 1)
+        cells = [served.title, str(len(real)), f"{real.median():.1f}"]
+        yield row([*cells, f"{simulated.median():.1f}", f"{wrong:+.1f}"])
+
+
+def sequences_table(runs: Sequence[Run]) -> Iterator[str]:
+    yield "| host | model | steps | sequences | real, ms | growth | the host alone, ms |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    hosts = dict.fromkeys(run.served.host for run in runs)
+    of_hosts = {host: host_times(runs, (host,)) for host in hosts}
+    waited = next(times for times in of_hosts.values() if times["prepare_sequence_ns"])
+    for served in dict.fromkeys(run.served for run in runs):
+        many = many_sequences(runs, served)
+        if many is None:
+            continue
+        times = of_hosts[served.host]
+        alone = times["prepare_ns"] + times["launch_ns"]
+        alone += many.sequences * at_speed_of(waited, times)["prepare_sequence_ns"]
+        cells = [served.host, served.title, str(many.steps), f"{many.sequences:.0f}"]
+        yield row([*cells, f"{many.ms:.1f}", f"{many.growth:+.2f}", f"{alone / 1e6:.1f}"])
+
+
 def launches_table(runs: Sequence[Run]) -> Iterator[str]:
     yield "| host | model | graphs | launches | steps | real, ms | by the constants, ms |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: |"
     for served in dict.fromkeys(run.served for run in runs):
-        times = host_times(runs, served.host)
+        times = host_times(runs, (served.host,))
         for kind in launchings(runs, served):
             ours = times["prepare_ns"] + kind.launches * times["launch_ns"]
             ours += kind.experts * times["fused_moe_ns"]
@@ -490,19 +622,25 @@ def launches_table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def constants_table(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| host | from the runs of | a step, ms | a launch, us | a layer of experts, ms |"
-    yield "| --- | --- | ---: | ---: | ---: |"
+    yield (
+        "| host | from the runs of | a step, ms | a sequence, us | a launch, us "
+        "| a layer of experts, ms |"
+    )
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for host in dict.fromkeys(run.served.host for run in runs):
         models = dict.fromkeys(run.served for run in runs if run.served.host == host)
-        found = {"all its models": host_times(runs, host)}
-        found |= {f"all but {each.title}": host_times(runs, host, without=each) for each in models}
+        found = {"all its models": host_times(runs, (host,))}
+        found |= {
+            f"all but {each.title}": host_times(runs, (host,), without=each) for each in models
+        }
         for title, times in found.items():
-            experts = times["fused_moe_ns"]
+            sequence, experts = times["prepare_sequence_ns"], times["fused_moe_ns"]
             yield row(
                 [
                     host,
                     title,
                     f"{times['prepare_ns'] / 1e6:.1f}",
+                    f"{sequence / 1e3:.0f}" if sequence else "-",
                     f"{times['launch_ns'] / 1e3:.0f}",
                     f"{experts / 1e6:.2f}" if experts else "-",
                 ]
@@ -511,11 +649,11 @@ def constants_table(runs: Sequence[Run]) -> Iterator[str]:
 
 def host_table(hosts: HostRuns) -> Iterator[str]:
     yield (
-        "| model | load | TTFT, %: 6 us a launch | other host | same host "
-        "| TPOT, %: 6 us a launch | other host | same host |"
+        "| model | load | TTFT, %: 6 us a launch | other hosts | same host "
+        "| TPOT, %: 6 us a launch | other hosts | same host |"
     )
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for three in zip(hosts.assumed, hosts.other_host, hosts.same_host, strict=True):
+    for three in zip(hosts.assumed, hosts.other_hosts, hosts.same_host, strict=True):
         cells = [three[0].served.title, load_of(three[0])]
         for metric in (MEAN_TTFT, MEAN_TPOT):
             cells += [f"{error(each, metric):+.1f}" for each in three]
@@ -529,14 +667,14 @@ def load_of(run: Run) -> str:
 
 def lone_table(hosts: HostRuns) -> Iterator[str]:
     yield (
-        "| model | prompts | TTFT, median %: 6 us a launch | other host | same host "
+        "| model | prompts | TTFT, median %: 6 us a launch | other hosts | same host "
         "| real, median ms |"
     )
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for served in dict.fromkeys(run.served for run in hosts.assumed):
         three = [
             pd.concat([run.lone for run in each if run.served is served])
-            for each in (hosts.assumed, hosts.other_host, hosts.same_host)
+            for each in (hosts.assumed, hosts.other_hosts, hosts.same_host)
         ]
         if three[0].empty:
             continue
@@ -546,12 +684,19 @@ def lone_table(hosts: HostRuns) -> Iterator[str]:
 
 
 def capacity_table() -> Iterator[str]:
-    yield "| model | tokens by the log | predicted | error, % |"
+    yield "| model | tokens of the log's blocks | predicted | error, % |"
     yield "| --- | ---: | ---: | ---: |"
     for served in SERVED:
-        found = capacity_tokens(served)
-        wrong = 100 * (found / served.kv_tokens - 1)
-        yield row([served.title, f"{served.kv_tokens:,}", f"{found:,}", f"{wrong:+.1f}"])
+        found, real = capacity_tokens(served), recorded_capacity_tokens(served)
+        wrong = 100 * (found / real - 1)
+        yield row([served.title, f"{real:,}", f"{found:,}", f"{wrong:+.1f}"])
+
+
+def recorded_capacity_tokens(served: Served) -> int:
+    """Tokens of the blocks that the engine allocated for its KV cache."""
+    meta = next((FOLDER / served.folder).glob("*/meta.json"))
+    facts = json.loads(meta.read_text("utf-8"))["facts"]
+    return int(facts["num_gpu_blocks"] * facts["instance"]["block_size"])
 
 
 def capacity_tokens(served: Served) -> int:

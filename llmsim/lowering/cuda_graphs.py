@@ -56,15 +56,16 @@ def graph_rules(
     stages: Sequence[Sequence[Operator]],
     max_tokens: int,
     multiple: int = 1,
-    prepare_ps: int = 0,
+    *,
+    prepares: bool = False,
 ) -> "_native.GraphRules":
     """The rules for the core.
 
     A step that replays no graph cannot be faster than the host launches its operators' kernels;
     with piecewise graphs it launches, for every layer, a graph, attention, and the write of the
-    cache. Each stage has a host of its own, which prepares (`prepare_ps`) before it launches. Where
-    graphs are on but have no sizes, a disabled fidelity term has taken the padding away, and
-    nothing is bound by launches.
+    cache. Each stage has a host of its own, which launches a step, and prepares it before if
+    `prepares`. Where graphs are on but have no sizes, a disabled fidelity term has taken the
+    padding away, and nothing is bound by launches.
     """
     rules = _native.GraphRules()
     rules.query = query_tokens(engine)
@@ -77,7 +78,9 @@ def graph_rules(
         rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
         rules.host_ps = [host_ps(engine, operators) for operators in stages]
-        rules.prepare_ps = prepare_ps
+        if prepares:
+            rules.prepare_ps = engine.prepare_ps
+            rules.prepare_sequence_ps = engine.prepare_sequence_ps
     return rules
 
 

@@ -84,7 +84,7 @@ from llmsim.lowering.parallel_layout import (
     tightest,
     with_even_graphs,
 )
-from llmsim.lowering.pipeline import with_stages
+from llmsim.lowering.pipeline import architectures_of, with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config
@@ -415,7 +415,9 @@ def _settled(
     """The group with what its engine derives from the model and the card, and its layout."""
     refuse_offloading(group, model)
     group = with_indexed_blocks(group, model, hardware)
-    limited = with_model_limits(group.engine, model.max_position_embeddings, "the engine")
+    limited = with_model_limits(
+        group.engine, model.max_position_embeddings, "the engine", architectures_of(model)
+    )
     limited = with_narrow_floats(limited, model)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
     group = with_stages(group, model, tiers=tiers)
@@ -459,7 +461,7 @@ def _program(
         linked.of_stage,
         padded_mixed(engine, request.max_tokens, request.token_multiple),
         engine.host_gap_ps,
-        graph_rules(engine, stages, request.max_tokens, request.token_multiple, engine.prepare_ps),
+        graph_rules(engine, stages, request.max_tokens, request.token_multiple, prepares=True),
         group.pcp,
         engine.host_sequence_ps,
     )

@@ -14,6 +14,7 @@ from llmsim.model import ModelConfig
 
 ARCHITECTURES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -25,6 +26,11 @@ RUN_AHEAD_DRAFTS = ("drafts by eagle", "drafts by eagle3", "drafts by mtp")
 """Draft features that run with asynchronous pipeline stages; their schedule is that of eagle,
 compared with vLLM's.
 """
+
+
+def architectures_of(model: ModelConfig) -> tuple[str, ...]:
+    """The names of the model's classes in vLLM, as far as its config.json or its type tells."""
+    return model.architectures or (ARCHITECTURES.get(model.model_type, ""),)
 
 
 def with_stages(group: Group, model: ModelConfig, *, tiers: bool) -> Group:
@@ -88,7 +94,7 @@ def _runs_v2(group: Group, model: ModelConfig) -> bool:
         )
     if given is not None:
         return given
-    names = model.architectures or (ARCHITECTURES.get(model.model_type, ""),)
+    names = architectures_of(model)
     lacking += [feature for feature in _draft_features(group) if feature in rules.lacks]
     dense = model.num_moe_layers == 0 and model.linear is None
     return rules.takes(names, dense=dense) and not lacking

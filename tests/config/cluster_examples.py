@@ -129,6 +129,7 @@ def full() -> Json:
         "enforce_eager": False,
         "launch_ns": 6000,
         "prepare_ns": 3000000,
+        "prepare_sequence_ns": 20000,
         "fused_moe_ns": 200000,
         "api_latency_ns": 1500000,
         "endpoint": "chat",

@@ -164,6 +164,23 @@ def test_graph_sizes_of_a_default_engine() -> None:
     assert old.cuda_graph_sizes[-1] == 48
 
 
+def test_engines_capture_more_sizes_of_gpt_oss() -> None:
+    """As a recorded start-up of vLLM 0.24 did, which captured 83 whatever max_num_seqs is."""
+
+    def captured(profile: str, **options: Any) -> tuple[int, ...]:
+        args = engine(max_num_seqs=128, engine_profile=profile, **options)
+        return with_model_limits(args, 131_072, "g", ["GptOssForCausalLM"]).cuda_graph_sizes
+
+    assert captured("vllm-0.24") == (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
+    assert len(captured("vllm-0.24")) == 83
+    assert captured("vllm-0.24", max_num_batched_tokens=300)[-2:] == (288, 300)
+    largest = {name: captured(name)[-1] for name in ("vllm-0.10", "vllm-0.11", "vllm-0.33")}
+    assert largest == {"vllm-0.10": 1024, "vllm-0.11": 992, "vllm-0.33": 1024}
+    assert captured("sglang-0.5")[-1] == 128
+    assert captured("vllm-0.24", cuda_graph_sizes=(8, 16)) == (8, 16)
+    assert captured("vllm-0.24", enforce_eager=True) == ()
+
+
 def test_given_graph_sizes_are_sorted_and_cut_to_the_budget() -> None:
     args = engine(max_num_batched_tokens=64, cuda_graph_sizes=(64, 8, 8, 128))
     assert args.cuda_graph_sizes == (8, 64)

@@ -195,7 +195,8 @@ def test_what_a_step_lost_is_shared_out_over_the_links_that_it_shared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The engine's routes say which links both rings take; nothing is shared alone."""
-    fields = cluster(*SPREAD) | {"engine": {"prepare_ns": 900_000}}  # lies before the step's start
+    host = {"prepare_ns": 900_000, "prepare_sequence_ns": 0}  # lies before the step's start
+    fields = cluster(*SPREAD) | {"engine": host}
     prepared = run(fields, prompts(2))._prepared
     batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
     graph = iteration_graph(prepared.lowered.groups, 0, batch)

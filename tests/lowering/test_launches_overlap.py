@@ -22,8 +22,14 @@ from tests.engine.command import build_command, run_case
 
 MODEL = "meta-llama/Llama-3.2-1B"
 LOAD = "synthetic:n=6,rate=40,input=lognormal:400,output=fixed:6,seed=3"
-PREPARE_NS, LAUNCH_NS = 900_000, 100_000
+PREPARE_NS, SEQUENCE_NS, LAUNCH_NS = 900_000, 50_000, 100_000
 """Launching a prompt takes 4.9 ms, longer than its kernels do."""
+HOST = {"prepare_ns": PREPARE_NS, "prepare_sequence_ns": SEQUENCE_NS, "launch_ns": LAUNCH_NS}
+NO_HOST = dict.fromkeys(HOST, 0)
+
+
+def preparing_ps(sequences: int) -> int:
+    return 1000 * (PREPARE_NS + sequences * SEQUENCE_NS)
 
 
 def fields(**instance: Any) -> dict[str, Any]:
@@ -31,7 +37,7 @@ def fields(**instance: Any) -> dict[str, Any]:
     (one,) = cluster["nodes"][0]["instances"]
     one.update(instance)
     one["num_npus"] = one.get("tp_size", 1) * one.get("pp_size", 1)
-    cluster["engine"] = {"prepare_ns": PREPARE_NS, "launch_ns": LAUNCH_NS}
+    cluster["engine"] = dict(HOST)
     return cluster
 
 
@@ -43,13 +49,13 @@ def test_the_device_waits_for_whichever_is_later() -> None:
     """Start and end of each step follow from when its batch was formed and the steps before."""
     result = ran(fields())
     steps = result.steps
-    without = ran(fields() | {"engine": {"prepare_ns": 0, "launch_ns": 0}})
+    without = ran(fields() | {"engine": NO_HOST})
     assert without.summary["graphs"]["launching_s"] == 0
     launched = free = hidden = late = 0
     for step in steps.itertuples():
         launches = 1 if step.prefill_tokens == 0 else 3 * 16 + 1
         assert step.prefill_tokens <= 512, "larger prompts have no graph"
-        prepared = max(int(step.schedule_ps), launched) + PREPARE_NS * 1000
+        prepared = max(int(step.schedule_ps), launched) + preparing_ps(int(step.sequences))
         assert step.start_ps == max(free, prepared)
         hidden += free > prepared
         launched = prepared + launches * LAUNCH_NS * 1000
@@ -58,6 +64,7 @@ def test_the_device_waits_for_whichever_is_later() -> None:
         free = int(step.end_ps)
     assert hidden > 3, "a decode is prepared behind a prompt"
     assert late > 3, "a prompt ends when it has been launched"
+    assert steps["sequences"].max() > 1
     assert result.summary["graphs"]["launching_s"] > 0
 
 
@@ -72,10 +79,11 @@ def test_expanded_steps_take_as_long(instance: dict[str, Any]) -> None:
         assert np.array_equal(folded[name], expanded[name])
 
 
-def lone_graph(instance: dict[str, Any], prepare_ns: int) -> IterationGraph:
-    """Of the first step, as if nothing ran before."""
+def lone_graph(instance: dict[str, Any], *, prepares: bool) -> IterationGraph:
+    """Of the first step, which has one sequence, as if nothing ran before."""
     cluster = fields(**instance)
-    cluster["engine"]["prepare_ns"] = prepare_ns
+    if not prepares:
+        cluster["engine"] |= {"prepare_ns": 0, "prepare_sequence_ns": 0}
     prepared = ran(cluster)._prepared
     batch = round_of(prepared.lowered, prepared.workload, prepared.simulation, 0, 0)
     return iteration_graph(prepared.lowered.groups, 0, batch)
@@ -86,10 +94,10 @@ def test_a_lone_step_has_been_prepared_when_it_begins(
     instance: dict[str, Any], tmp_path: Path
 ) -> None:
     """Its graph is that of a step that needs no preparation, with the host's node before it."""
-    plain, graph = lone_graph(instance, 0), lone_graph(instance, PREPARE_NS)
+    plain, graph = (lone_graph(instance, prepares=prepares) for prepares in (False, True))
     ahead = [node for node in graph.nodes if node.name == "preparation"]
     assert [(one.rank, one.start_ps, one.end_ps) for one in ahead] == [
-        (rank, -PREPARE_NS * 1000, 0) for rank in range(graph.ranks)
+        (rank, -preparing_ps(1), 0) for rank in range(graph.ranks)
     ]
     rest = [node for node in graph.nodes if node.name != "preparation"]
     both = [
@@ -99,7 +107,7 @@ def test_a_lone_step_has_been_prepared_when_it_begins(
     assert both[0] == both[1]
     assert graph.duration_ps == plain.duration_ps
     found = json.loads(as_json(graph, graph.nodes))["nodes"]
-    assert min(node["start_ps"] for node in found) == -PREPARE_NS * 1000
+    assert min(node["start_ps"] for node in found) == -preparing_ps(1)
     write_chakra(graph, list(range(graph.ranks)), tmp_path / "case")
     traced = [node.name for node in read_trace(tmp_path / "case" / "workload.0.et")]
     assert len(traced) == len(rest) // graph.ranks
@@ -110,11 +118,12 @@ def test_a_lone_step_has_been_prepared_when_it_begins(
 
 def test_a_later_stage_is_prepared_inside_of_a_lone_step() -> None:
     """Its host begins when the host of the stage before has launched."""
-    graph = lone_graph({"pp_size": 2}, PREPARE_NS)
+    graph = lone_graph({"pp_size": 2}, prepares=True)
     first, second = (node for node in graph.nodes if node.name == "preparation")
     (launched, _) = (node for node in graph.nodes if node.name == "launches")
-    assert (first.start_ps, first.end_ps) == (-PREPARE_NS * 1000, 0)
+    assert (first.start_ps, first.end_ps) == (-preparing_ps(1), 0)
     assert second.start_ps == launched.end_ps > 0
+    assert second.duration_ps == PREPARE_NS * 1000, "sequences are scheduled once"
     begins = [node.start_ps for node in graph.of_rank(0) if node.kind != "launch"]
     assert min(begins) == 0
 
@@ -133,7 +142,7 @@ def test_members_of_a_lockstep_group_have_hosts_of_their_own() -> None:
     for name in ("group", "schedule_ps", "start_ps", "end_ps"):
         assert np.array_equal(folded[name], expanded[name])
     first = folded[folded["group"] == 0].iloc[0]
-    assert first["start_ps"] == first["schedule_ps"] + PREPARE_NS * 1000
+    assert first["start_ps"] == first["schedule_ps"] + preparing_ps(1)
 
 
 @pytest.mark.parametrize("instance", [{}, {"pp_size": 2, "tp_size": 2}], ids=["alone", "stages"])
@@ -166,3 +175,16 @@ def test_the_engine_takes_as_long_for_exported_steps(
         assert found.exit_code == 0, found.errors
         assert max(end or 0 for end in found.finish_ps()) == graph.duration_ps
     assert before > 0
+
+
+def test_many_decodes_wait_for_the_host_and_the_term_takes_its_time_away() -> None:
+    """Two hundred decodes of a small model: steps last as long as the host works on each."""
+    load = "synthetic:n=200,rate=100000,input=fixed:16,output=fixed:40,seed=1"
+    options = {"cost_source": "roofline"}
+    steps = llmsim.run(fields(), load, **options).steps
+    full = steps[(steps["sequences"] == 200) & (steps["prefill_tokens"] == 0)]
+    assert len(full) > 20
+    cycle_ps = preparing_ps(200) + LAUNCH_NS * 1000
+    assert set(np.diff(full["start_ps"])[1:]) == {cycle_ps}
+    ablated = llmsim.run(fields(), load, disable_term="host_sequence", **options).steps
+    assert ablated["end_ps"].max() < full["start_ps"].max()

@@ -60,7 +60,8 @@ def test_one_session_by_hand(tmp_path: Path) -> None:
     starts = [(0, 30), (30, 50), (50, 90)]
     prepared = [result.steps.start_ps[a] - calls.arrival_ps[i] for i, (a, _) in enumerate(starts)]
     assert [sum(steps[a:b]) + prepared[i] for i, (a, b) in enumerate(starts)] == e2el
-    before = load_profile(DEFAULT_PROFILE).prepare_ns * 1000
+    profile = load_profile(DEFAULT_PROFILE)
+    before = (profile.prepare_ns + profile.prepare_sequence_ns) * 1000
     assert prepared == (calls.queued_ps - calls.arrival_ps + before).tolist()
     assert one.atpot_ps == pytest.approx((e2el[2] - ttft[2]) / 39, rel=1e-12)
     block = result.summary["sessions"]

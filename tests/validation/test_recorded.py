@@ -38,7 +38,7 @@ def assumed() -> list[recorded.Run]:
 def test_latencies_and_throughput_of_a_recorded_run(
     served: recorded.Served, load: str, assumed: list[recorded.Run]
 ) -> None:
-    host = recorded.host_times(assumed, served.host, without=served)
+    host = recorded.host_times(assumed, (served.host,), without=served)
     run = recorded.simulate(served, load, host)
     bounds = OF_EXPERTS if "a3b" in served.folder else BOUNDS
     compared = [metric for metric in bounds if recorded.comparable(run, metric)]
@@ -67,10 +67,10 @@ def decode_errors(served: recorded.Served, **options: Any) -> dict[str, float]:
 def test_the_times_of_the_host_make_lone_prompts_better(assumed: list[recorded.Run]) -> None:
     """Which gave none of them; other models on the same host give nearly the same."""
     for served in recorded.SERVED:
-        of_all = recorded.host_times(assumed, served.host)
-        crossed = recorded.host_times(assumed, served.host, without=served)
-        for name, value in of_all.items():
-            assert crossed[name] == pytest.approx(value, rel=0.2)
+        of_all = recorded.host_times(assumed, (served.host,))
+        crossed = recorded.host_times(assumed, (served.host,), without=served)
+        for name in ("prepare_ns", "launch_ns"):
+            assert crossed[name] == pytest.approx(of_all[name], rel=0.2)
         before = [run for run in assumed if run.served is served]
         after = [recorded.simulate(served, run.load, crossed) for run in before]
         off, now = (lone_error(runs) for runs in (before, after))
@@ -83,11 +83,33 @@ def lone_error(runs: list[recorded.Run]) -> float:
 
 
 def test_the_profile_has_what_the_recordings_give(assumed: list[recorded.Run]) -> None:
-    """The first host's times, and that of experts at its speed."""
-    first, second = (recorded.host_times(assumed, host) for host in ("first", "second"))
+    """The first host's times, and those of experts and sequences on the others at its speed."""
+    first = recorded.host_times(assumed, ("first",))
+    others = recorded.host_times(assumed, ("second", "third"))
     profile = load_profile(recorded.ENGINE)
     assert (profile.prepare_ns, profile.launch_ns) == (first["prepare_ns"], first["launch_ns"])
-    assert profile.fused_moe_ns == recorded.at_speed_of(second, first)
+    at_speed = recorded.at_speed_of(others, first)
+    assert profile.fused_moe_ns == at_speed["fused_moe_ns"]
+    assert profile.prepare_sequence_ns == at_speed["prepare_sequence_ns"]
+
+
+def test_decodes_of_many_sequences_wait_for_the_host_in_one_model_alone(
+    assumed: list[recorded.Run],
+) -> None:
+    """And by its constant the host of no other model takes longer than its decodes did."""
+    cells = [line.strip("| ").split(" | ") for line in list(recorded.sequences_table(assumed))[2:]]
+    waits = {model for _, model, _, _, _, growth, _ in cells if float(growth) > recorded.HOST_BOUND}
+    assert waits == {"gpt-oss-20b, MXFP4"}
+    assert len(cells) == 6
+    assert all(float(host_ms) < 1.02 * float(real_ms) for *_, real_ms, _, host_ms in cells)
+
+
+def test_steps_of_whole_budgets_last_as_long_as_recorded(assumed: list[recorded.Run]) -> None:
+    cells = [line.strip("| ").split(" | ") for line in list(recorded.full_steps_table(assumed))[2:]]
+    errors = {model: float(off) for model, _, _, _, off in cells}
+    assert len(errors) == 6
+    assert all(abs(off) < 11 for off in errors.values())
+    assert all(abs(off) < 3 for model, off in errors.items() if model.startswith("Llama"))
 
 
 def test_runs_that_compiled_are_marked(assumed: list[recorded.Run]) -> None:
@@ -96,6 +118,11 @@ def test_runs_that_compiled_are_marked(assumed: list[recorded.Run]) -> None:
         ("qwen3-30b-a3b", "light"): 3,
         ("qwen3-30b-a3b", "medium"): 1,
         ("qwen3-30b-a3b-fp8", "light"): 1,
+        ("qwen3-30b-a3b-third", "medium"): 2,
+        ("gpt-oss-20b", "light"): 4,
+        ("gpt-oss-20b", "medium"): 1,
+        ("gpt-oss-20b", "burst"): 1,
+        ("gpt-oss-20b", "long"): 2,
     }
 
 
@@ -111,7 +138,15 @@ def test_decodes_of_fp8_need_the_fused_scaling() -> None:
 
 @pytest.mark.parametrize("served", recorded.SERVED, ids=lambda each: each.folder)
 def test_the_capacity_of_the_kv_cache_is_that_of_the_log(served: recorded.Served) -> None:
-    assert recorded.capacity_tokens(served) == pytest.approx(served.kv_tokens, rel=0.013)
+    real = recorded.recorded_capacity_tokens(served)
+    assert recorded.capacity_tokens(served) == pytest.approx(real, rel=0.013)
+
+
+def test_decodes_by_a_bundle_of_the_same_card_with_its_experts() -> None:
+    (served,) = (each for each in recorded.SERVED if each.folder == "qwen3-30b-a3b-third")
+    errors = decode_errors(served, profile_dir=str(recorded.FOLDER / "profile"))
+    assert len(errors) == 9
+    assert all(abs(off) < 8 for off in errors.values())
 
 
 def test_steps_of_the_logs_are_whole() -> None:

@@ -33,6 +33,7 @@ CLUSTER_FILE = "cluster file"
 _SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile", "host_ranks_ps")
 _SHOWN_IF_SET = (
     "host_sequence_ps",
+    "prepare_sequence_ps",
     "native_sampler",
     "endpoint",
     "api_server_count",
@@ -79,6 +80,7 @@ _IN_PS = (
     "launch",
     "fused_moe",
     "prepare",
+    "prepare_sequence",
 )
 
 
@@ -131,7 +133,10 @@ class EngineArgs:
     fused_moe_ps: int
     """What each layer of experts takes the host beside its launches."""
     prepare_ps: int
-    """Host time of a step before its first launch."""
+    """Host time of a step before its first launch, and (`prepare_sequence_ps`) for each sequence of
+    the step.
+    """
+    prepare_sequence_ps: int
     api_latency_ps: int
     endpoint: str | None
     """What clients ask: "completions" or "chat"; None: the engine itself."""
@@ -348,9 +353,11 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], positions: Position
         )
 
 
-def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> EngineArgs:
-    """The arguments once the model's context length (tokens) is known; `field` names the group in
-    errors.
+def with_model_limits(
+    args: EngineArgs, model_max_len: int, field: str, architectures: Iterable[str] = ()
+) -> EngineArgs:
+    """The arguments once the model's context length (tokens) and architectures (names in
+    config.json) are known; `field` names the group in errors.
 
     Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and
     `SchedulerConfig.verify_max_model_len`. Without chunked prefill a defaulted token budget grows
@@ -389,7 +396,9 @@ def with_model_limits(args: EngineArgs, model_max_len: int, field: str) -> Engin
         query = 1 if args.speculation is None else args.speculation.verified
         rule = load_profile(args.engine_profile).cuda_graphs
         sizes = (
-            () if args.cudagraph_mode == "NONE" else rule.sizes(args.max_num_seqs, tokens, query)
+            ()
+            if args.cudagraph_mode == "NONE"
+            else rule.sizes_of(architectures, args.max_num_seqs, tokens, query)
         )
         sizes = multiples(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
     if args.max_model_len is None:
@@ -453,6 +462,7 @@ OTHER_NAMES = MappingProxyType(
         "launch_ns": "launch_ps",
         "fused_moe_ns": "fused_moe_ps",
         "prepare_ns": "prepare_ps",
+        "prepare_sequence_ns": "prepare_sequence_ps",
         "long_prefill_token_threshold_adaptive": "limits",
         "max_num_active_seqs": "limits",
         "npu_memory_utilization": "gpu_memory_utilization",

@@ -224,9 +224,10 @@ def settle_host(
     step then; an asynchronous one works while the device does.
     """
     ahead = "async_scheduling" in KINDS[values["scheduler"]].lacks
-    if values["prepare_ns"] is None:
-        values["prepare_ns"] = profile.prepare_ns if values["async_scheduling"] else 0
-        origin["prepare_ns"] = profile.launch_origin()
+    for name in ("prepare_ns", "prepare_sequence_ns"):
+        if values[name] is None:
+            values[name] = getattr(profile, name) if values["async_scheduling"] else 0
+            origin[name] = profile.launch_origin()
     if values["async_scheduling"] or ahead:
         return
     for name in ("host_gap_ns", "host_sequence_ns"):

@@ -589,6 +589,12 @@ class EngineOptions(Section):
         default=None,
         description="Sets the host time of a step before its first launch.",
     )
+    prepare_sequence_ns: TimeNs | None = Field(
+        default=None,
+        description=(
+            "Sets the host time before a step's first launch for each sequence of the step."
+        ),
+    )
     fused_moe_ns: TimeNs | None = Field(
         default=None,
         description=(

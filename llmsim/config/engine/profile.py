@@ -4,8 +4,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
@@ -67,6 +67,27 @@ class GraphRule:
     first_sizes: tuple[int, ...]
     ranges: tuple[range, ...]
     captures_token_budget: bool
+    by_architecture: Mapping[str, tuple[range, ...]] = field(default_factory=dict)
+    """Models of which the engine captures other sizes by default, whatever `max_num_seqs` is."""
+
+    def sizes_of(
+        self,
+        architectures: Iterable[str],
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        query: int = 1,
+    ) -> tuple[int, ...]:
+        """`sizes` of a model of these architectures (names in config.json)."""
+        special = [
+            self.by_architecture[name] for name in architectures if name in self.by_architecture
+        ]
+        if not special:
+            return self.sizes(max_num_seqs, max_num_batched_tokens, query)
+        ranges = special[0]
+        widened = replace(
+            self, ranges=ranges, max_tokens=max(size for sizes in ranges for size in sizes)
+        )
+        return widened.sizes(widened.max_tokens, max_num_batched_tokens, query)
 
     def sizes(
         self, max_num_seqs: int, max_num_batched_tokens: int, query: int = 1
@@ -204,7 +225,10 @@ class EngineProfile:
     compiled model; without compilation `eager_launch_ns` has it.
     """
     prepare_ns: int = 0
-    """Host time of an asynchronous engine's step before its first launch."""
+    """Host time of an asynchronous engine's step before its first launch, and
+    (`prepare_sequence_ns`) for each sequence of the step.
+    """
+    prepare_sequence_ns: int = 0
     launches_measured: str = ""
     """The engine and the machine that the times but `eager_launch_ns` are from; empty: they are
     assumptions, as that one is.
@@ -299,6 +323,10 @@ def _merged(stem: str) -> dict[str, Any]:
     return base
 
 
+def _ranges(entries: Sequence[Mapping[str, int]]) -> tuple[range, ...]:
+    return tuple(range(entry["first"], entry["below"], entry["step"]) for entry in entries)
+
+
 @cache
 def load_profile(name: str) -> EngineProfile:
     """A profile by name, or the nearest version of that engine (`nearest_profile`); InputError with
@@ -321,10 +349,14 @@ def load_profile(name: str) -> EngineProfile:
             tokens_per_sequence=graphs["tokens_per_sequence"],
             max_tokens=graphs["max_tokens"],
             first_sizes=tuple(graphs["first_sizes"]),
-            ranges=tuple(
-                range(entry["first"], entry["below"], entry["step"]) for entry in graphs["ranges"]
-            ),
+            ranges=_ranges(graphs["ranges"]),
             captures_token_budget=graphs["captures_token_budget"],
+            by_architecture=MappingProxyType(
+                {
+                    name: _ranges(ranges)
+                    for name, ranges in graphs.get("by_architecture", {}).items()
+                }
+            ),
         ),
         memory=MemoryRules(**data["memory"]),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
@@ -337,6 +369,7 @@ def load_profile(name: str) -> EngineProfile:
         eager_launch_ns=data["launch"]["eager_ns"],
         fused_moe_ns=data["launch"].get("fused_moe_ns", 0),
         prepare_ns=data["launch"].get("prepare_ns", 0),
+        prepare_sequence_ns=data["launch"].get("prepare_sequence_ns", 0),
         launches_measured=data["launch"].get("measured", ""),
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),

@@ -70,6 +70,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "enforce_eager": False,
     "launch_ns": None,
     "prepare_ns": None,
+    "prepare_sequence_ns": None,
     "fused_moe_ns": None,
     "enable_sequence_parallelism": False,
     "decode_context_parallel_size": 1,

@@ -84,9 +84,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             ),
         ),
         "host_sequence": Term(
-            "idle time of the device between two steps for each sequence",
+            "what the host takes for each sequence of a step: idle time of the device between two "
+            "steps, or with asynchronous scheduling time before its launches",
             "the host takes as long for many sequences as for one",
-            "the engine profile's host.sequence_ns for synchronous scheduling",
+            "the engine profile's host.sequence_ns for synchronous scheduling, and its "
+            "launch.prepare_sequence_ns for asynchronous scheduling",
         ),
         "host_ranks": Term(
             "idle time of the device between two steps while processes of several devices talk",
@@ -189,14 +191,19 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
     """The engine's arguments with its terms switched off, as if the command line had said so."""
     changes: dict[str, object] = {}
     off: dict[str, dict[str, object]] = {
-        "async_lag": {"async_scheduling": False, "prepare_ps": 0},
+        "async_lag": {"async_scheduling": False, "prepare_ps": 0, "prepare_sequence_ps": 0},
         "graph_padding": {"cuda_graph_sizes": ()},
         "prefix_cache": {"enable_prefix_caching": False},
         "api_latency": {"api_latency_ps": 0},
         "frontend": {"endpoint": None},
         "host_gap": {"host_gap_ps": 0},
-        "host_sequence": {"host_sequence_ps": 0},
-        "launches": {"launch_ps": 0, "prepare_ps": 0, "fused_moe_ps": 0},
+        "host_sequence": {"host_sequence_ps": 0, "prepare_sequence_ps": 0},
+        "launches": {
+            "launch_ps": 0,
+            "prepare_ps": 0,
+            "prepare_sequence_ps": 0,
+            "fused_moe_ps": 0,
+        },
     }
     origin = dict(engine.origin)
     if HOST_RANKS in disabled:

@@ -232,7 +232,7 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
 AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key) const {
   switch (key.role) {
     case NodeRole::kPrepare:
-      return {program(at(key.member)).graphs().prepare_ps};
+      return {preparing(at(key.member), key.execution)};
     case NodeRole::kLaunch: {
       Ps ps = 0;
       for (const auto& lane : steps_) {
@@ -256,6 +256,11 @@ AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key)
     default:
       return {};
   }
+}
+
+Ps AfdPricer::preparing(std::size_t member, std::int32_t stage) const {
+  const std::int64_t scheduled = attends(member) ? sequences_[member] : 0;
+  return program(member).graphs().preparing(scheduled, stage);
 }
 
 // Of the attention's schedulers; FFN members have none.

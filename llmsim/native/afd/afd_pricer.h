@@ -49,6 +49,7 @@ class AfdPricer {
   void count(std::span<const Batch* const> batches);
   void count_rows();
   Ps host_gap(std::size_t member) const;
+  Ps preparing(std::size_t member, std::int32_t stage) const;
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
   Amount moved(const PriceKey& key) const;

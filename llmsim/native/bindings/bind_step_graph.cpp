@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <ranges>
 
 #include "afd/afd_graph.h"
@@ -61,9 +62,15 @@ struct LoneStep {
   StepStart start;
   StepCarry carry;
 
-  LoneStep(const StepGraph& graph, std::span<const Program* const> members) : carry(graph) {
-    const auto prepares = [](const Program* one) { return one->graphs().prepare_ps; };
-    start.now = -std::ranges::min(members | std::views::transform(prepares));
+  LoneStep(const StepGraph& graph, std::span<const Program* const> members,
+           std::span<const Batch> batches)
+      : carry(graph) {
+    Ps least = std::numeric_limits<Ps>::max();
+    for (std::size_t member = 0; member < members.size(); ++member) {
+      const std::int64_t sequences = batches[member].features.sequences;
+      least = std::min(least, members[member]->graphs().preparing(sequences));
+    }
+    start.now = -least;
     for (std::int32_t unit = 0; unit < graph.units; ++unit)
       carry.free[at(stream_of(unit, DeviceStream::kHost))] = start.now;
   }
@@ -94,7 +101,7 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   StepPricer pricer(members, configs);
   StepTimer timer(full_graphs(pricer), std::make_unique<FoldedTiming>());
   const std::vector<const Program*> programs(items.size(), program.get());
-  LoneStep chosen(timer.graphs().whole, programs), lone = chosen;
+  LoneStep chosen(timer.graphs().whole, programs, batches), lone = chosen;
   const bool may_split = pricer.begin(pointers);
   const StepTimer::Timed step_timed = timer.run(pricer, may_split, chosen.start, chosen.carry);
   FoldedTiming timing;
@@ -143,7 +150,7 @@ nb::tuple afd_nodes(const AfdConfig& config, const std::vector<std::shared_ptr<P
   pricer.begin(pointers);
   StepPrices prices;
   pricer.fill(graph, prices);
-  LoneStep lone(graph, known);
+  LoneStep lone(graph, known, batches);
   FoldedTiming timing;
   std::vector<Ps> starts(members.size()), ends(members.size());
   timing.run(graph, prices, lone.start, lone.carry, starts, ends);

@@ -23,7 +23,13 @@ struct GraphRules {
   std::vector<std::int32_t> padded_decode;  // by tokens; empty: as other batches
   // By pipeline stage: the host's time to launch its kernels in each mode; none: it takes no time.
   std::vector<std::array<Ps, kNumGraphModes>> host_ps;
-  Ps prepare_ps = 0;  // the host's time before a stage's first launch
+  Ps prepare_ps = 0;           // the host's time before a stage's first launch
+  Ps prepare_sequence_ps = 0;  // and before the first stage's for each sequence of the step
+
+  // Before the first launch of the first stage, or of a later one.
+  Ps preparing(std::int64_t sequences, std::int32_t stage = 0) const {
+    return prepare_ps + (stage == 0 ? sequences * prepare_sequence_ps : 0);
+  }
 
   // Of all stages together.
   Ps launching(GraphMode mode) const {

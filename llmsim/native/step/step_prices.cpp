@@ -190,6 +190,11 @@ Ps StepPricer::host_gap(std::size_t member) const {
   return members_[member]->program().host_gap(batch.features.sequences);
 }
 
+Ps StepPricer::preparing(std::size_t member, std::int32_t stage) const {
+  const Batch& batch = *lanes_[0][member].batch;
+  return members_[member]->program().graphs().preparing(batch.features.sequences, stage);
+}
+
 StepPricer::Amount StepPricer::copy(std::int32_t source, std::int64_t bytes) const {
   const CopySource& from = offload()->weights.sources.at(at(source));
   return {moving(bytes, from.latency, from.rate_q16), bytes};
@@ -244,7 +249,7 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
     case NodeRole::kCorrection:
       return {};
     case NodeRole::kPrepare:
-      return {program().graphs().prepare_ps};
+      return {preparing(at(key.member), key.execution)};
     case NodeRole::kLaunch: {
       const auto mode = static_cast<std::size_t>(lanes_[0][at(key.member)].place.mode);
       return {program().graphs().host_ps.at(at(key.execution))[mode]};

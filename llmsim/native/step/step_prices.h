@@ -131,6 +131,7 @@ class StepPricer {
   Amount amount(const StepGraph& graph, const PriceKey& key) const;
   Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
   Ps host_gap(std::size_t member) const;
+  Ps preparing(std::size_t member, std::int32_t stage) const;
   Amount copy(std::int32_t source, std::int64_t bytes) const;
   Amount copy_by_batch(const PriceKey& key) const;
   Amount through_memory(std::int64_t bytes) const;

@@ -225,7 +225,7 @@ def _single(a: float, b: float) -> Difference:
 def _percent(a: float, b: float) -> float | None:
     if a == 0:
         return 0.0 if b == 0 else None
-    return 100 * (b - a) / a
+    return 100 * ((b - a) / a)
 
 
 def _holm(found: Mapping[str, Difference], alpha: float) -> dict[str, Difference]:
