@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 PACKAGE = Path(__file__).resolve().parents[1]
+PARQUET_WITHOUT_THREADS = {"use_threads": False, "pre_buffer": False}
+"""Options of pyarrow's `read_table`: threads of its pools that begin while the process ends, as
+with an error in the next line, abort it.
+"""
 Kind = Literal["file", "absent", "folder", "special"]
 Path_ = str | os.PathLike[str]
 

@@ -7,7 +7,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,6 +73,19 @@ def check_writable_folder(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise _unwritable(target, error) from None
     return target
+
+
+@contextmanager
+def no_empty_folders(*folders: Path | None) -> Iterator[None]:
+    """Removes folders that were not there before where the block raises and leaves them empty."""
+    missing = [folder for folder in folders if folder is not None and not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -90,6 +90,15 @@ _USUAL_KEYS: dict[str, tuple[str, ...]] = {
     "concurrency": ("clients",),
 }
 """What benchmarks of servers call the keys."""
+_SESSION_KEYS = (
+    "sessions",
+    "num_sessions",
+    "conversations",
+    "num_conversations",
+    "turns",
+    "rounds",
+)
+SESSIONS = "; synthetic:reasoning,n=60,rate=1 generates sessions of several rounds"
 
 
 def split_fields(
@@ -106,7 +115,10 @@ def split_fields(
         if key not in known:
             usual = next((ours for ours in _USUAL_KEYS.get(key, ()) if ours in known), None)
             near = nearest(key, known) if usual is None else f' (did you mean "{usual}"?)'
-            raise InputError(f'{text}: unknown key "{key}"{near}; known: {", ".join(known)}')
+            sessions = SESSIONS if key in _SESSION_KEYS else ""
+            raise InputError(
+                f'{text}: unknown key "{key}"{near}; known: {", ".join(known)}{sessions}'
+            )
         if key in values:
             raise InputError(f'{text}: "{key}" is given twice')
         values[key] = value

@@ -122,7 +122,8 @@ def _requests_of(folder: Path) -> Any:
     path = folder / "requests.parquet"
     names = ["arrival_ps", "input_tokens", "output_tokens", "model", "request_id", "session_id"]
     try:
-        table = parquet.read_table(pa.BufferReader(input_files.read_bytes(path)), columns=names)
+        content = pa.BufferReader(input_files.read_bytes(path))
+        table = parquet.read_table(content, columns=names, **input_files.PARQUET_WITHOUT_THREADS)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
     if table.column("session_id").null_count < len(table):

@@ -43,6 +43,10 @@ _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("concurrency",), OPTION.format("{max_concurrency}")),
     (("max_concurrency",), OPTION.format("{concurrency}")),
     (
+        ("power_cap", "power_limit", "gpu_power_limit"),
+        "the cluster file has it as `power_cap` in the `power` of a node",
+    ),
+    (
         ("kv_offloading_backend",),
         'only vLLM\'s native backend is modelled, and "{kv_offloading_size}" turns it on',
     ),

@@ -121,7 +121,7 @@ class SpeculativeConfig(Section):
         names = ("acceptance_rate", "synthetic_acceptance_rates", "synthetic_acceptance_length")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
-            found = "are missing" if not given else f"is given beside {given[0]}"
+            found = "is missing" if not given else f"is given beside {given[0]}"
             raise broken_rule(
                 given[1] if given else names[0], f"{found}: give exactly one of {', '.join(names)}"
             )

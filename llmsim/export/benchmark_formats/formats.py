@@ -34,11 +34,16 @@ def export(tables: RunTables, name: str, path: Path) -> list[Path]:
     folder for both. Raises InputError for an unknown format, a path that cannot be written, and a
     run without a finished request.
     """
+    check_format(name)
+    return FORMATS[name](tables, path)
+
+
+def check_format(name: str) -> None:
+    """Raises InputError for an unknown format."""
     if name not in FORMATS:
         raise InputError(
             f'--format is "{name}"{nearest(name, FORMATS)}; it may be {", ".join(FORMATS)}'
         )
-    return FORMATS[name](tables, path)
 
 
 def _one_json(make: Callable[[RunTables], Mapping[str, Any]]) -> Callable[..., list[Path]]:

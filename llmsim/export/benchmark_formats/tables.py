@@ -199,7 +199,8 @@ def _parquet(path: Path) -> "pa.Table":
     from pyarrow import parquet
 
     try:
-        return parquet.read_table(pa.BufferReader(input_files.read_bytes(path)))
+        content = pa.BufferReader(input_files.read_bytes(path))
+        return parquet.read_table(content, **input_files.PARQUET_WITHOUT_THREADS)
     except FileNotFoundError:
         raise InputError(
             f"{path.parent} has no {path.name}; name a folder that `llmsim run --run-dir` wrote"

@@ -135,7 +135,7 @@ def read_parquet(path: Path) -> Recording:
 
     try:
         input_files.note(path)
-        table = pq.read_table(path)
+        table = pq.read_table(path, **input_files.PARQUET_WITHOUT_THREADS)
         table.validate(
             full=True
         )  # a damaged table would end the process where its values are taken

@@ -30,9 +30,10 @@ def command(
     ],
 ) -> int:
     """Reads, writes and names the files; raises InputError."""
-    from llmsim.export.benchmark_formats.formats import export
+    from llmsim.export.benchmark_formats.formats import check_format, export
     from llmsim.export.benchmark_formats.tables import RunTables
 
+    check_format(form)
     for path in export(RunTables.of_folder(run_dir), form, output):
         typer.echo(f"{path}: {form}")
     return 0
