@@ -12,7 +12,13 @@ import pytest
 from connector_cases import connector_case
 
 from llmsim import _native
-from llmsim.scheduling.conformance.cases import PS_PER_US, run_groups
+from llmsim.scheduling.conformance.cases import (
+    PS_PER_US,
+    SEQUENCE_PS,
+    STEP_PS,
+    TOKEN_PS,
+    run_groups,
+)
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.recorded import load_recording, replay
 
@@ -39,7 +45,7 @@ def test_recordings_with_offloading_are_identical() -> None:
     a load in front of what a drafter reads ahead.
     """
     verdicts = [replay(path) for path in sorted(RECORDINGS.iterdir())]
-    assert [verdict.difference for verdict in verdicts] == [""] * 13
+    assert [verdict.difference for verdict in verdicts] == [""] * 14
     assert sum(verdict.steps for verdict in verdicts) > 8000
 
 
@@ -151,6 +157,29 @@ def test_who_takes_blocks_of_a_store_waits_for_it() -> None:
     second = next(step for step in ran if step["scheduled"][0][0] == "r1")
     assert second["schedule_ps"] == WHOLE
     assert second["end_ps"] == FIRST + 40 * MS + FIRST
+
+
+@pytest.mark.parametrize(("tokens", "waits"), [(2, False), (6, True)])
+def test_the_end_of_a_sequence_is_taken_before_what_is_stored(tokens: int, waits: bool) -> None:
+    """Two modules read ahead, so that the prompt's second block of four tokens is stored but has no
+    key, as the one behind it for drafts. The next request takes that one first.
+    """
+    case = one_at_a_time(bytes_per_s=10**6)
+    case["resolved"] |= {
+        "num_spec_tokens": 2,
+        "num_lookahead_tokens": 2,
+        "num_prefill_lookahead_tokens": 2,
+    }
+    case["requests"] = [
+        {"id": "r0", "arrival": 0.0, "segments": [[1, 8]], "output_len": 1},
+        {"id": "r1", "arrival": 1e-6, "segments": [[2, tokens]], "output_len": 1},
+    ]
+    case["config"]["max_num_seqs"] = 1
+    first, second = run_groups(case).groups[0][:2]
+    assert second["schedule_ps"] == first["end_ps"]
+    step_ps = STEP_PS + tokens * TOKEN_PS + SEQUENCE_PS
+    stored_ps = 8 * MS if waits else 0
+    assert second["end_ps"] - first["end_ps"] == stored_ps + step_ps
 
 
 def test_a_pool_without_room_stores_nothing() -> None:

@@ -1,6 +1,7 @@
 #include "kv/block_pool.h"
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -76,11 +77,19 @@ void BlockPool::release(BlockId id) {
   ++num_free_;
   if (keyed(id)) ++num_free_keyed_;
   if (eviction_ != nullptr && keyed(id)) freed_.push_back(id);
-  if (order_ == FreeOrder::kUnkeyedFirst && !keyed(id)) {
+  if (joins_front(id)) {
     link_front(id);
   } else {
     link_back(id);
   }
+}
+
+// Who joins the front last is the first to be handed out again.
+void BlockPool::release(std::span<const BlockId> sequence) {
+  for (const BlockId id : sequence | std::views::reverse)
+    if (!joins_front(id)) release(id);
+  for (const BlockId id : sequence)
+    if (joins_front(id)) release(id);
 }
 
 void BlockPool::touch(BlockId id) {

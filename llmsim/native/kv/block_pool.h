@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -36,6 +37,9 @@ class BlockPool {
   BlockId allocate();
   // Drops one reference; at zero the block joins the free order.
   void release(BlockId block);
+  // The same for all blocks of a sequence, which come in its order: its end is handed out again
+  // before its beginning, as by vLLM's free_blocks, among blocks with keys and among those without.
+  void release(std::span<const BlockId> sequence);
   // Adds a reference to a block found by `find`, taking it out of the free order when it was free.
   void touch(BlockId block);
 
@@ -102,6 +106,9 @@ class BlockPool {
   void tell_policy();
   BlockId next_victim();
 
+  bool joins_front(BlockId block) const {
+    return order_ == FreeOrder::kUnkeyedFirst && !keyed(block);
+  }
   void link_front(BlockId block);
   void link_back(BlockId block);
   void unlink(BlockId block);

@@ -199,8 +199,7 @@ void KvCache::release(RequestId request, bool preempted) {
     return;
   }
   if (preempted) keep_findable(sequence);
-  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block)
-    pool_.release(*block);
+  pool_.release(sequence.blocks);
   pool_.tell();
   forget_blocks(sequence, preempted);
 }
@@ -219,7 +218,7 @@ std::vector<BlockId> KvCache::take(RequestId request, bool preempted) {
 }
 
 void KvCache::give_back(const std::vector<BlockId>& blocks) {
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) pool_.release(*block);
+  pool_.release(blocks);
   pool_.tell();
 }
 
