@@ -210,12 +210,10 @@ bool OffloadingConnector::moved(RequestId request) {
     pool_.complete_store(found->second.chunks);
   } else {
     pool_.complete_load(found->second.chunks);
-  }
-  if (awaited) {
+    // In vLLM the end of a load within a step, too, though another load of it may be under way.
     for (const OffloadedChunk& chunk : found->second.chunks) loading_.erase(chunk.key);
-  } else {
-    --num_unawaited_;
   }
+  if (!awaited) --num_unawaited_;
   if (one.has_left) {
     for (const BlockId block : found->second.blocks) {
       const auto watched = watched_.find(block);
