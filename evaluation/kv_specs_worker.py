@@ -108,6 +108,8 @@ def text_model(fields: dict[str, Any]) -> dict[str, Any]:
     if inner.get("model_type") == "falcon_h1":  # the width of its state follows from heads
         width = inner["mamba_n_heads"] * inner["mamba_d_head"]
         inner |= {"mamba_d_ssm": width, "mamba_expand": width // inner["hidden_size"]}
+    if inner.get("model_type") == "lfm2":  # as in the published checkpoints
+        inner.setdefault("conv_dim", inner["hidden_size"])
     supported = ModelRegistry.get_supported_archs()
     names = [
         *inner.get("architectures", []),
@@ -137,8 +139,8 @@ def planned(fields: dict[str, Any]) -> dict[str, Any]:
             enforce_eager=True,
             enable_prefix_caching=False,
         ).create_engine_config()
-    with set_current_vllm_config(config):
-        specs = specs_of(config)
+        with set_current_vllm_config(config):
+            specs = specs_of(config)  # Llama 4 looks into the folder again
     return {
         "class": config.model_config.architecture,
         "block_size": config.cache_config.block_size,
@@ -176,11 +178,17 @@ def specs_of(config: Any) -> dict[str, Any]:
     return {name: spec for name, spec in specs.items() if spec is not None}
 
 
+def window_of(spec: Any) -> int:
+    """Tokens that a layer sees, minus those of its chunks; 0: everything, or a state."""
+    chunk = getattr(spec, "attention_chunk_size", None)
+    return -chunk if chunk else getattr(spec, "sliding_window", None) or 0
+
+
 def described(spec: Any) -> dict[str, Any]:
     """A layer's type, window, tokens and bytes of a block."""
     return {
         "type": type(spec).__name__,
-        "window": getattr(spec, "sliding_window", None) or 0,
+        "window": window_of(spec),
         "block_size": spec.block_size,
         "page_bytes": spec.page_size_bytes,
     }

@@ -11,6 +11,7 @@ from typing import Any
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
+from llmsim.model.memory.hybrid_groups import KEEPS_STATE, SEES_ALL
 from measured.models import MODELS
 from measured.points import Skipped
 
@@ -135,7 +136,9 @@ def _tokens(server: Server, group: Any, blocks: int) -> int:
     budget = group.engine.max_num_batched_tokens
     need = 0
     for window in tables.windows:
-        held = most if window <= 0 else min(most, window - 1 + budget)
+        chunk = -window if window < KEEPS_STATE else 0
+        seen = chunk or window - 1
+        held = most if window in (SEES_ALL, KEEPS_STATE) else min(most, seen + budget)
         need += -(-held // tables.block_size) + (window > 0)
     return int(blocks / need * most)
 

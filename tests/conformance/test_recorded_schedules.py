@@ -67,11 +67,11 @@ OPTIONS = RECORDINGS / "options"
 
 
 def test_recordings_of_options_of_033_are_identical() -> None:
-    """Random cases of 30 requests, with windows and states in the prefix cache, hits inside of
-    blocks, heads of several modules, LoRA slots, and images.
+    """Random cases of 30 requests, with windows, chunks and states in the prefix cache, hits inside
+    of blocks, heads of several modules, LoRA slots, and images.
     """
     verdicts = [replay(path) for path in sorted(OPTIONS.iterdir())]
-    assert [verdict.difference for verdict in verdicts] == [""] * 15
+    assert [verdict.difference for verdict in verdicts] == [""] * 18
     assert sum(verdict.steps for verdict in verdicts) > 2000
 
 
@@ -97,6 +97,20 @@ def test_without_the_option_the_schedule_is_another(
         if case[part].get(option, other) != other:
             case[part][option] = other
             differing += not replay(write(tmp_path / "other.json", case)).identical
+    assert differing >= 1
+
+
+def test_windows_as_long_as_chunks_give_another_schedule(tmp_path: Path) -> None:
+    differing = chunked = 0
+    for path in OPTIONS.iterdir():
+        case = load_recording(path)
+        windows = case["config"].get("kv_windows", [])
+        if min(windows, default=0) >= -1:
+            continue
+        chunked += 1
+        case["config"]["kv_windows"] = [abs(one) if one < -1 else one for one in windows]
+        differing += not replay(write(tmp_path / "other.json", case)).identical
+    assert chunked == 3
     assert differing >= 1
 
 

@@ -24,8 +24,14 @@ CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h200_deepsee
 
 def test_every_kind_of_cache_is_there() -> None:
     kinds = {layer["type"] for theirs in SPECS.values() for layer in theirs["layers"]}
-    assert kinds == {"FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec", "MambaSpec"}
-    assert len(SPECS) >= 24
+    assert kinds == {
+        "FullAttentionSpec",
+        "SlidingWindowSpec",
+        "ChunkedLocalAttentionSpec",
+        "MLAAttentionSpec",
+        "MambaSpec",
+    }
+    assert len(SPECS) >= 26
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -47,6 +47,44 @@ def used(one: dict[str, Any]) -> list[int]:
     return [one["config"]["num_gpu_blocks"] - 1 - step["free_blocks"] for step in run_case(one)]
 
 
+def test_layers_that_attend_in_chunks_keep_the_last_one_begun() -> None:
+    """A prompt of 10 with chunks of 12 in blocks of 4, beside a table of everything: the first
+    chunk is given back in the step after 12 tokens are computed.
+    """
+    prompt, answer, chunk = 10, 20, 12
+    slots = [prompt + k for k in range(answer)]
+    computed = [0, *slots[:-1]]
+    given_back = [done // chunk * chunk // SIZE for done in computed]
+    held = [-(-tokens // SIZE) - gone for tokens, gone in zip(slots, given_back, strict=True)]
+    everything = [-(-tokens // SIZE) for tokens in slots]
+    for windows in ([-chunk, 0], [0, -chunk]):
+        one = case(windows, [(0, prompt, answer)], 50)
+        assert used(one) == [a + b for a, b in zip(held, everything, strict=True)]
+    assert min(held) == 1 and max(held) == 3
+
+
+@pytest.mark.parametrize(("prompt", "hit"), [(13, 12), (25, 24), (23, 20)])
+def test_a_prefix_needs_no_block_of_chunks_that_are_over(prompt: int, hit: int) -> None:
+    """The second request of one content hits whole blocks, wherever its chunk begins."""
+    one = case(
+        [-12, 0],
+        [(0, prompt, 1), (10, prompt, 1)],
+        50,
+        enable_prefix_caching=True,
+        max_num_batched_tokens=64,
+    )
+    first, second = (step["scheduled"] for step in run_case(one) if step["scheduled"])
+    assert [tokens for _, tokens, _ in first] == [prompt]
+    assert [tokens for _, tokens, _ in second] == [prompt - hit]
+
+
+def test_chunks_with_a_drafter_that_reads_hidden_states_are_refused() -> None:
+    one = case([-12, 0], [(0, 8, 1)], 50, enable_prefix_caching=True)
+    one["resolved"] |= {"use_eagle": True}
+    with pytest.raises(ValueError, match="tables of chunks keep no hidden states"):
+        list(run_case(one))
+
+
 def test_blocks_of_several_sizes_are_taken_and_given_back_table_by_table() -> None:
     """A prompt of 8 with a window of 4 in blocks of 4, beside everything in blocks of 12."""
     answer = 10
@@ -160,10 +198,10 @@ def test_every_request_ends_and_every_block_comes_back(seed: int) -> None:
         "kv_block_sizes",
     ):
         config.pop(option, None)
-    windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17]][seed // 8 % 4]
+    windows = [[17, 0], [0, 128, 300], [2], [0, 17, 17], [-48, 0], [0, -20, 17]][seed // 8 % 6]
     config["kv_windows"] = windows + ([] if config["enable_prefix_caching"] else [-1])
     config["num_gpu_blocks"] *= len(config["kv_windows"])
-    if seed % 16 == 0 and -1 not in config["kv_windows"]:  # of every other one three kinds of sizes
+    if seed % 16 == 0 and min(config["kv_windows"]) >= 0:  # of every other one three kinds of sizes
         times = {window: 1 + place for place, window in enumerate(dict.fromkeys(windows))}
         config["kv_block_sizes"] = [config["block_size"] * times[window] for window in windows]
         config.pop("prefix_cache_retention_interval", None)

@@ -233,6 +233,10 @@ class EngineProfile:
     """The engine and the machine that the times but `eager_launch_ns` are from; empty: they are
     assumptions, as that one is.
     """
+    frees_chunks: bool = False
+    """Layers that attend in chunks have tables of blocks of their own, which hold the last chunk
+    (VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE).
+    """
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
     v2_runner: V2RunnerRules = V2RunnerRules()
@@ -383,6 +387,7 @@ def load_profile(name: str) -> EngineProfile:
         ),
         options=tuple(data.get("schedule", {}).get("options", ())),
         second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
+        frees_chunks=data.get("schedule", {}).get("frees_chunks", False),
         async_stages=data.get("schedule", {}).get("async_stages", False),
         v2_runner=_v2_runner(data.get("schedule", {}).get("v2_runner", {})),
         pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),

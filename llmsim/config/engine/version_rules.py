@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from llmsim import _native
 
+KEEPS_STATE = -1
+"""The window of a table of states, as the core has it."""
 VERSION_RULES = {
     "counts_every_victim": "By priority, the pass over running requests loses no place behind a "
     "victim that had not run in the step.",
@@ -80,7 +82,7 @@ def kv_tables(
     native.frees_processed = "frees_processed" in rules
     native.step_tokens = step_tokens * (in_flight if native.frees_processed else 1)
     native.retention, native.held_behind = retention, held_behind
-    if cached and min(windows) < 0 and "caches_states" in rules:
+    if cached and KEEPS_STATE in windows and "caches_states" in rules:
         states = _native.CachedStates()
         states.on, states.checkpoint_alignment = True, checkpoint_alignment
         states.match_unit = match_unit

@@ -24,9 +24,10 @@ def shares_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> bool:
     caches states by other rules there): there blocks hold whole sequences, and the ledger sets
     windows and states aside. Nor where all layers have one window and store different widths.
     """
-    if tiers or _leaves_the_pool(group) or not divides(model):
-        return False
     engine = group.engine
+    frees_chunks = load_profile(engine.engine_profile).frees_chunks
+    if tiers or _leaves_the_pool(group) or not divides(model, frees_chunks=frees_chunks):
+        return False
     scheduled = "hybrid_kv_cache" not in KINDS[engine.scheduler].lacks
     aligned_states = model.linear is not None and engine.enable_prefix_caching
     return (
@@ -42,10 +43,14 @@ def _leaves_the_pool(group: Group) -> bool:
     return elsewhere or spread or engine.skip_prefill
 
 
-def divides(model: ModelConfig) -> bool:
-    """Whether layers keep different parts of a sequence, in tables of a kind each."""
+def divides(model: ModelConfig, *, frees_chunks: bool = True) -> bool:
+    """Whether layers keep different parts of a sequence, in tables of a kind each; those that
+    attend in chunks do if the engine `frees_chunks`.
+    """
     keeps_states = model.linear is not None
-    mixed = model.layers_of("sliding") > 0 or (keeps_states and model.layers_of("full") > 0)
+    in_chunks = frees_chunks and model.layers_of("chunked") > 0
+    beside_states = keeps_states and model.layers_of("full") > 0
+    mixed = model.layers_of("sliding") > 0 or in_chunks or beside_states
     kinds = {kind for group in model.softmax_groups for kind in group.own}
     several_widths = not model.caches_alike
     return mixed and model.compressed is None and (len(kinds) > 1 or not several_widths)

@@ -28,7 +28,9 @@ class KvTables:
     """The tables of blocks of one rank. A block of the pool holds one table's layers."""
 
     windows: tuple[int, ...]
-    """Of each table: tokens that its layers see, SEES_ALL or KEEPS_STATE; states last."""
+    """Of each table: tokens that its layers see, minus the tokens of the chunks in which they
+    attend, SEES_ALL or KEEPS_STATE; states last.
+    """
     layers: tuple[int, ...]
     """Of each table, in this pipeline stage."""
     block_sizes: tuple[int, ...]
@@ -57,7 +59,7 @@ def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: in
     ones hold as many times more tokens, and their pages are padded where no whole number of times
     fits. Where layers keep states without a prefix cache, `_align_hybrid_block_size` of
     `platforms/interface.py`: attention's block grows until a state fits, and a state takes a whole
-    block. Layers that attend in chunks are kept whole, since vLLM turns the manager off for them.
+    block. Layers that attend in chunks keep the last chunk that a sequence has begun.
     """
     per_token = kv_bytes_per_layer(model, layout, dtypes)
     if model.linear is not None:
@@ -122,7 +124,7 @@ def _groups(model: ModelConfig, stored: Mapping[int, _Stored]) -> list[_Table]:
     """The tables, in the order of the first layers; what keeps states is last."""
     windows: dict[str, tuple[int, ...]] = {
         "full": (SEES_ALL,),
-        "chunked": (SEES_ALL,),
+        "chunked": (-model.window,),
         "sliding": (model.window,),
         "linear": (KEEPS_STATE,),
         "both": (SEES_ALL, KEEPS_STATE),

@@ -72,9 +72,10 @@ KvTables::KvTables(const KvTablesConfig& config, std::int32_t block_size,
 
 void KvTables::add_table(Table table, bool prefix_caching) {
   const bool state = table.window == kKeepsState;
-  if (table.window < kKeepsState || table.window == 1)
-    throw std::invalid_argument("a table of blocks for a window of " +
-                                std::to_string(table.window) + " tokens; at least 2 are needed");
+  if (table.window == 1)
+    throw std::invalid_argument("a table of blocks for a window of 1 token; at least 2 are needed");
+  if (table.chunk() > 0 && drops_last_hit_)
+    throw std::invalid_argument("tables of chunks keep no hidden states of hits");
   if (state && prefix_caching && !(states_.on() && !drops_last_hit_))
     throw std::invalid_argument("tables of states have no prefix cache");
   if (!state && !tables_.empty() && tables_.back().window == kKeepsState)
@@ -168,6 +169,10 @@ std::int32_t KvTables::find_in(const BlockPool& pool, const Kind& kind,
     while (count > 0 && !cached(pool, kind, keys[key_of(table, count - 1)], count - 1)) --count;
     for (const std::size_t i : kind.tables)
       hit_keys_[i] = count > 0 ? key_in(keys[key_of(table, count - 1)], i) : 0;
+  } else if (table.chunk() > 0) {
+    const std::int32_t whole = std::min(blocks, skipped(table, most));
+    count = whole;
+    while (count < blocks && cached(pool, kind, keys[key_of(table, count)], count)) ++count;
   } else {
     count = find_window(pool, kind, keys, blocks, drops);
   }
@@ -245,10 +250,9 @@ std::int32_t KvTables::taken(const BlockPool& pool, const Sequence& sequence, st
     const Table table = tables_[i];
     const std::int32_t behind = skipped(table, computed);
     std::int32_t all = needed(table, tokens);
-    if (whole && table.window > 0) {
-      const std::int32_t held =
-          std::min(table.window - 1 + held_behind_ + step_tokens_, max_model_len_);
-      all = std::min(all, static_cast<std::int32_t>(ceil_div(held, table.size)) + 1);
+    if (whole && table.window != kSeesAll && table.window != kKeepsState) {
+      const std::int64_t held = std::min<std::int64_t>(most_held(table, 0), max_model_len_);
+      all = static_cast<std::int32_t>(std::min<std::int64_t>(all, blocks_held(table, held)));
     }
     const auto hit = static_cast<std::int32_t>(hits_[i].size());
     if (table.window == kKeepsState && states_.on()) {
@@ -527,14 +531,15 @@ std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
 
 std::int64_t KvTables::most_blocks(std::int64_t slots, std::int32_t ahead) const {
   std::int64_t blocks = 0;
-  for (const auto [window, size] : tables_) {
-    const std::int64_t all = ceil_div(slots, size);
-    if (window == kKeepsState) {
+  for (const Table table : tables_) {
+    const std::int64_t all = ceil_div(slots, table.size);
+    if (table.window == kKeepsState) {
       blocks += states_.on() ? std::min<std::int64_t>(all, states_.most()) : 1;
-      continue;
+    } else if (table.window == kSeesAll) {
+      blocks += all;
+    } else {
+      blocks += std::min(all, blocks_held(table, most_held(table, ahead)));
     }
-    const std::int64_t held = std::int64_t{window} - 1 + held_behind_ + step_tokens_ + ahead;
-    blocks += window == kSeesAll ? all : std::min(all, ceil_div(held, size) + 1);
   }
   return blocks;
 }
@@ -542,10 +547,12 @@ std::int64_t KvTables::most_blocks(std::int64_t slots, std::int32_t ahead) const
 std::int32_t KvTables::next_given_back(std::int32_t computed) const {
   std::int32_t next = std::numeric_limits<std::int32_t>::max();
   for (const Kind& kind : kinds_) {
-    const auto [window, size] = kind.table;
-    if (window <= 0) continue;
-    const std::int32_t behind = (skipped(kind.table, computed) + 1) * size;
-    next = std::min(next, behind + window - 1 + held_behind_);
+    const Table table = kind.table;
+    if (const std::int32_t chunk = table.chunk(); chunk > 0)
+      next = std::min(next, (computed / chunk + 1) * chunk);
+    if (table.window <= 0) continue;
+    const std::int32_t behind = (skipped(table, computed) + 1) * table.size;
+    next = std::min(next, behind + table.window - 1 + held_behind_);
   }
   return next;
 }

@@ -24,8 +24,9 @@ constexpr std::int32_t kKeepsState = -1;
 constexpr std::int32_t kKeepsAll = -1;  // every full block is findable
 
 struct KvTablesConfig {
-  // Of each table: the tokens that its layers see (then blocks behind them are given back),
-  // kSeesAll or kKeepsState. Tables of states come last, with a prefix cache as `states` says.
+  // Of each table: the tokens that its layers see (then blocks behind them are given back), minus
+  // the tokens of a chunk (then those of the chunks before are), kSeesAll or kKeepsState. Tables of
+  // states come last, with a prefix cache as `states` says.
   std::vector<std::int32_t> windows{kSeesAll};
   // Tokens in a block of each table, whole multiples of the cache's block size, which at least one
   // table has; empty: all have it. Layers that store less of a token have more of them in a block.
@@ -119,10 +120,13 @@ class KvTables {
   // What layers see, and the tokens in a block of their table.
   struct Table {
     std::int32_t window, size;
+    // Tokens of a chunk, of which layers see those before them; 0: they do not attend in chunks.
+    std::int32_t chunk() const { return window < kKeepsState ? -window : 0; }
     bool operator==(const Table&) const = default;
   };
   std::int32_t skipped(Table table, std::int32_t computed) const {
     if (table.window == kKeepsState) return states_.on() ? states_.outlived(computed) : 0;
+    if (table.chunk() > 0) return computed / table.chunk() * table.chunk() / table.size;
     const std::int32_t behind = computed - table.window + 1 - held_behind_;
     return table.window <= 0 ? 0 : std::max(0, behind) / table.size;
   }
@@ -183,6 +187,16 @@ class KvTables {
   bool cached(const BlockPool& pool, const Kind& kind, Key key, std::int32_t block);
   std::int32_t find_window(const BlockPool& pool, const Kind& kind, const std::vector<Key>& keys,
                            std::int32_t blocks, bool drops);
+  // Most tokens that a table with a window or chunks holds of a sequence with `ahead` tokens more
+  // than a step computes, and its blocks.
+  std::int64_t most_held(Table table, std::int64_t ahead) const {
+    const std::int64_t seen = table.chunk() > 0 ? table.chunk() : table.window - 1 + held_behind_;
+    return seen + step_tokens_ + ahead;
+  }
+  static std::int64_t blocks_held(Table table, std::int64_t tokens) {
+    const std::int64_t cut = table.chunk() > 0 ? 0 : 1;  // a window begins inside of a block
+    return ceil_div(tokens, table.size) + cut;
+  }
   // Blocks that a prefix needs of a window, and one more where a drafter gives the last one up.
   static std::int32_t enough(Table table, bool drops) {
     return static_cast<std::int32_t>(ceil_div(table.window - 1, table.size)) + drops;

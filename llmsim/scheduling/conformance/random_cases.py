@@ -52,6 +52,7 @@ def random_case(seed: int, num_requests: int) -> Case:
     rng = np.random.default_rng([seed, 38])
     if rng.random() < 0.3 and not _OTHER_PLACES & set(config) and config["enable_prefix_caching"]:
         config["connector"] = offloading(rng)
+    _chunks(np.random.default_rng([seed, 39]), config)
     return case
 
 
@@ -66,6 +67,22 @@ def _match_unit(rng: np.random.Generator, config: dict[str, Any]) -> None:
     units = [unit for unit in range(1, size + 1) if size % unit == 0]
     config["prefix_match_unit"] = int(rng.choice(units))
     config["num_gpu_blocks"] += 2 * len(windows)
+
+
+def _chunks(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Layers of some window attend in chunks of as many tokens instead, which vLLM has with
+    neither EAGLE nor blocks of several sizes.
+    """
+    windows = config.get("kv_windows", [])
+    seen = sorted({window for window in windows if window > 0})
+    eagle = config.get("speculative", {}).get("method") == "eagle"
+    if not seen or eagle or "kv_block_sizes" in config or rng.random() < 0.6:
+        return
+    chunk = int(rng.choice(seen))
+    config["kv_windows"] = [-window if window == chunk else window for window in windows]
+    sparse = any(window > 0 or window == -1 for window in config["kv_windows"])
+    if not sparse and "prefix_cache_retention_interval" in config:
+        config["prefix_cache_retention_interval"] = 0  # vLLM refuses one that has no effect
 
 
 def _sizes_differ(config: dict[str, Any]) -> bool:

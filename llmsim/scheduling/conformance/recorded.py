@@ -75,7 +75,7 @@ class _Config(msgspec.Struct):
     pipeline_parallel_size: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
     prefill_schedule_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     policy: str = "fcfs"
-    kv_windows: list[Annotated[int, Meta(ge=-1, le=1 << 24)]] = []
+    kv_windows: list[Annotated[int, Meta(ge=-(1 << 24), le=1 << 24)]] = []
     kv_block_sizes: list[Annotated[int, Meta(ge=1, le=1 << 20)]] = []
     max_loras: _Count = 0
     checkpoint_alignment: Annotated[int, Meta(ge=0, le=1 << 24)] = 0

@@ -216,7 +216,7 @@ def _scheduler(
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    states = any(window < 0 for window, _ in tables)
+    states = any(window == KEEPS_STATE for window, _ in tables)
     if vllm_config.cache_config.enable_prefix_caching and states:
         vllm_config.cache_config.mamba_cache_mode = "align"
     groups = [
@@ -238,14 +238,20 @@ def _scheduler(
 
 
 def layer_spec(vllm_config: Any, window: int, alignment: int = 0, block_size: int = 0) -> Any:
-    """What vLLM's cache is told of a layer that sees so many tokens, everything (0), or a state
-    (-1), which its kernel also leaves inside a chunk at multiples of `alignment` tokens. Without a
-    `block_size` its blocks have the engine's.
+    """What vLLM's cache is told of a layer that sees so many tokens, attends in chunks of so many
+    (a negative number), sees everything (0), or keeps a state (-1), which its kernel also leaves
+    inside a chunk at multiples of `alignment` tokens. Without a `block_size` its blocks have the
+    engine's.
     """
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+    from vllm.v1.kv_cache_interface import (
+        ChunkedLocalAttentionSpec,
+        FullAttentionSpec,
+        MambaSpec,
+        SlidingWindowSpec,
+    )
 
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    if window < 0:
+    if window == KEEPS_STATE:
         page = layer_spec(vllm_config, 0).page_size_bytes
         one = {"shapes": ((1,),), "dtypes": (model.dtype,), "page_size_padded": page}
         if vllm_config.cache_config.mamba_cache_mode != "align":
@@ -262,6 +268,8 @@ def layer_spec(vllm_config: Any, window: int, alignment: int = 0, block_size: in
     }
     if not window:
         return FullAttentionSpec(**sizes)
+    if window < 0:
+        return ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=-window)
     behind = max(0, getattr(vllm_config, "num_prefill_lookahead_tokens", 0) - 1)
     more = {"extra_retained_tokens": behind} if behind else {}
     return SlidingWindowSpec(**sizes, sliding_window=window, **more)
