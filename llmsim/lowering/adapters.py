@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.deployment import Offloading
 from llmsim.lowering.offload.placement import port_of
-from llmsim.lowering.parallel_layout import stages_of
+from llmsim.lowering.parallel_layout import stages_of, untimed_layout
 from llmsim.model import AdapterCopy, CopyRate, Dtypes, Hardware, Layout, Moe, Operator
 from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots, adapter_bytes
 from llmsim.model.operators.lora import copies_of_adapter, touched_experts, with_lora
@@ -29,19 +28,10 @@ def untimed_adapters(group: Group, layout: Layout, hardware: Hardware | None) ->
     """With what the time of a group's adapters is not modelled; "": it is, or there are none."""
     if group.engine.max_loras is None:
         return ""
-    if group.afd is not None:
-        return "attention and FFN on devices of their own"
-    if group.offloading != Offloading():
-        return "weights or attention outside of the devices"
-    if layout.dp > 1:
-        return "experts that data-parallel ranks share"
-    if layout.context_ranks > 1:
-        return "context parallelism"
-    if layout.sequence_parallel:
-        return "sequence parallelism"
-    if hardware is None and group.memory.bandwidth_bytes_per_s <= 0:
-        return "devices whose memory's bandwidth is not known"
-    return ""
+    reason = untimed_layout(group, layout)
+    if not reason and hardware is None and group.memory.bandwidth_bytes_per_s <= 0:
+        reason = "devices whose memory's bandwidth is not known"
+    return reason
 
 
 def most_adapters(engine: EngineArgs) -> int:

@@ -1,10 +1,10 @@
 """The vision tower of a group: whether its time is modelled, and what it adds to the operators."""
 
 from llmsim.config import EngineArgs, Group
-from llmsim.config.deployment import Offloading
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.core import ENCODER_TOKENS
+from llmsim.lowering.parallel_layout import untimed_layout
 from llmsim.model import Dtypes, Hardware, Layout, Operator
 from llmsim.model.operators.encoder import EncoderOperators
 from llmsim.model.types import ModelConfig
@@ -22,19 +22,10 @@ def untimed_encoder(
         return "a model file that describes no vision tower"
     if model.vision.shapes is None:
         return "a vision_config that leaves open how many patches a token has"
-    if group.afd is not None:
-        return "attention and FFN on devices of their own"
-    if group.offloading != Offloading():
-        return "weights or attention outside of the devices"
-    if layout.dp > 1:
-        return "experts that data-parallel ranks share"
-    if layout.context_ranks > 1:
-        return "context parallelism"
-    if layout.sequence_parallel:
-        return "sequence parallelism"
-    if hardware is None or not dict(hardware.flops):
-        return "devices whose peak rate is not known"
-    return ""
+    reason = untimed_layout(group, layout)
+    if not reason and (hardware is None or not dict(hardware.flops)):
+        reason = "devices whose peak rate is not known"
+    return reason
 
 
 def has_budgets(engine: EngineArgs) -> bool:

@@ -47,6 +47,21 @@ def members_of(group: Group, model: ModelConfig) -> int:
     return group.dp if model.num_experts or group.engine.lockstep_dense_dp else 1
 
 
+def untimed_layout(group: Group, layout: Layout) -> str:
+    """What of a layout has no times for adapters and encoders, whose operators run beside the
+    decoder's layers; "": nothing.
+    """
+    if group.afd is not None:
+        return "attention and FFN on devices of their own"
+    if group.offloading != Offloading():
+        return "weights or attention outside of the devices"
+    if layout.dp > 1:
+        return "experts that data-parallel ranks share"
+    if layout.context_ranks > 1:
+        return "context parallelism"
+    return "sequence parallelism" if layout.sequence_parallel else ""
+
+
 def _replicas_of_a_dense_ffn(group: Group, model: ModelConfig) -> int:
     """Attention's data-parallel ranks that share one FFN; InputError where the FFN is cut in fewer
     than attention.
