@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from package import package_sources
 
 from mutation.cpp_operators import CppMutants
 from mutation.drawing import at_line, drawn, equivalents, mutants_of, sources
@@ -109,6 +110,7 @@ def test_of_python_all_kinds_are_found_and_nothing_else() -> None:
     ],
 )
 def test_every_mutant_of_python_is_a_program(path: str) -> None:
+    package_sources()
     source = (ROOT / path).read_text(encoding="utf-8")
     found = mutants_of(path)
     assert len(found) > 50
@@ -130,6 +132,7 @@ def test_a_changed_text_with_other_letters_is_changed_where_it_stands() -> None:
 
 
 def test_the_seed_alone_decides() -> None:
+    package_sources()
     roots = ["llmsim/results", "llmsim/native/router"]
     first = list(itertools.islice(drawn(roots, 7), 200))
     assert first == list(itertools.islice(drawn(reversed(roots), 7), 200))  # type: ignore[arg-type]
@@ -147,6 +150,7 @@ def test_wrong_places_are_one_sentence() -> None:
 
 def test_what_is_called_equivalent_is_a_mutant_of_the_present_sources() -> None:
     """Otherwise its line has changed, and the reason no longer holds for sure."""
+    package_sources()
     for each in equivalents():
         source = (ROOT / each.path).read_text(encoding="utf-8")
         known = {mutant.changed_lines(source) for mutant in mutants_of(each.path)}
