@@ -188,7 +188,7 @@ def test_good_lines_are_good(tmp_path):
         ),
         ("{}".encode("utf-16"), "not UTF-8"),
         (b"\x00\x01\x02", "not valid JSON"),
-        (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
+        (b'{"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
         (b"[" * 100_000, "nested too deeply"),
         (
             b'{"input_tokens": 1, "output_toks": 1, "arrival_time_ns": 0}',
