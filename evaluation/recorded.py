@@ -275,7 +275,7 @@ def recorded_steps(path: Path) -> pd.DataFrame:
     between decodes count.
     """
     steps = list(rows(path))
-    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    decodes = decodes_alone(steps)
     found = [
         (len(step["batch"]), 1e3 * (step["end"] - before["end"]))
         for at, (before, step) in enumerate(pairwise(steps), 1)
@@ -308,7 +308,7 @@ def recorded_updates(path: Path) -> pd.DataFrame:
     of the step before until it scheduled again.
     """
     steps = list(rows(path))
-    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    decodes = decodes_alone(steps)
     found = []
     for at in range(2, len(steps) - 2):
         before, step, after = steps[at - 1 : at + 2]
@@ -340,21 +340,28 @@ def recorded_launches(path: Path, largest_graph: int) -> pd.DataFrame:
     left out. Up to `largest_graph` tokens a graph is replayed.
     """
     steps = list(rows(path))
-    decodes = [all(new == 1 for new, _ in step["batch"]) for step in steps]
+    decodes = decodes_alone(steps)
     found = []
     for at in range(2, len(steps) - 1):
         before, step, after = steps[at - 1 : at + 2]
         start, next_start = step["extra"]["scheduled"], after["extra"]["scheduled"]
+        host_s = next_start - start
         busy = start < before["end"] and next_start < step["end"]
-        if next_start - start > COMPILING_S:
+        if not busy or host_s > COMPILING_S:
             continue
-        if busy and decodes[at] and not decodes[at - 1]:
-            found.append(("full", 1e3 * (next_start - start)))
-        elif busy and decodes[at - 2] and decodes[at - 1] and not decodes[at]:
+        of_prompts = [not alone for alone in decodes[at - 2 : at + 1]]
+        if of_prompts[1:] == [True, False]:
+            found.append(("full", 1e3 * host_s))
+        elif of_prompts == [False, False, True]:
             tokens = sum(new for new, _ in step["batch"])
             graphs = "piecewise" if tokens <= largest_graph else "none"
-            found.append((graphs, 1e3 * (next_start - start)))
+            found.append((graphs, 1e3 * host_s))
     return pd.DataFrame(found, columns=["graphs", "ms"])
+
+
+def decodes_alone(steps: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Which steps have decodes alone."""
+    return [all(new == 1 for new, _ in step["batch"]) for step in steps]
 
 
 @dataclass(frozen=True)
@@ -438,20 +445,33 @@ def host_times(
     on_hosts = dict.fromkeys(run.served for run in runs if run.served.host in hosts)
     models = [each for each in on_hosts if each is not without]
     kinds = [each for served in models for each in launchings(runs, served) if not each.hidden]
+    step_ms, launch_ms, experts_ms = least_squares_ms(kinds)
+    many = [many_sequences(runs, served) for served in models]
+    sequence_ms = time_of_a_sequence_ms(many, step_ms + launch_ms)
+    return {
+        "prepare_ns": round(10 * step_ms) * 100_000,
+        "prepare_sequence_ns": round(1e3 * sequence_ms) * 1000,
+        "launch_ns": round(1e3 * launch_ms) * 1000,
+        "fused_moe_ns": round(1e2 * experts_ms) * 10_000,
+    }
+
+
+def least_squares_ms(kinds: Sequence[Launching]) -> list[float]:
+    """Of a step, of each launch and of each layer of experts; 0 for what no kind has."""
     relative = np.array([[1 / k.ms, k.launches / k.ms, k.experts / k.ms] for k in kinds])
     known: Any = relative.any(axis=0)
     times_ms = np.zeros(len(known))
     times_ms[known] = np.linalg.lstsq(relative[:, known], np.ones(len(kinds)))[0]
-    step_ms, launch_ms, experts_ms = times_ms.tolist()
-    many = [many_sequences(runs, served) for served in models]
+    return [float(ms) for ms in times_ms]
+
+
+def time_of_a_sequence_ms(many: Sequence[ManySequences | None], others_ms: float) -> float:
+    """What decodes that waited for the host took for each sequence beyond the other times; 0 where
+    none did.
+    """
     waited = [each for each in many if each is not None and each.host_bound]
-    each_ms = [(one.ms - step_ms - launch_ms) / one.sequences for one in waited]
-    return {
-        "prepare_ns": round(10 * step_ms) * 100_000,
-        "prepare_sequence_ns": round(1e3 * statistics.median(each_ms)) * 1000 if each_ms else 0,
-        "launch_ns": round(1e3 * launch_ms) * 1000,
-        "fused_moe_ns": round(1e2 * experts_ms) * 10_000,
-    }
+    each_ms = [(one.ms - others_ms) / one.sequences for one in waited]
+    return statistics.median(each_ms) if each_ms else 0.0
 
 
 def others_host_times(runs: Sequence[Run], served: Served) -> HostTimes:

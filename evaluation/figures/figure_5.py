@@ -46,7 +46,8 @@ PHI = (
     "output=lognormal:323:cv=0.65:min=2:max=1064,seed=5"
 )
 SHARED = (
-    "synthetic:n=300,rate=10,input=lognormal:214:cv=1.7:max=2000,output=lognormal:278:cv=0.64:min=2:max=769,"
+    "synthetic:n=300,rate=10,input=lognormal:214:cv=1.7:max=2000,"
+    "output=lognormal:278:cv=0.64:min=2:max=769,"
     "prefixes=8:tokens=128:share=0.08,seed=5"
 )
 """Mean, spread and ends of the lengths of the artifact's 300 ShareGPT requests (Llama, Phi); 4.6 %

@@ -127,17 +127,26 @@ def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: boo
     ]
     head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
     attention = [op for op in request.operators if isinstance(op, Attention) and not op.window]
-    streamed = peak_rates is not None and peak_rates.weights_stream
+    products = [op for op in body if isinstance(op, Gemm | Moe)]
+    weight_bytes = sum(op.repeat * least_weight_bytes(op) for op in body) + head
+    kv_bytes_per_token = sum(op.repeat * op.kv_bytes_per_context_token for op in attention)
+    flops_per_token = sum(op.repeat * op.flops_per_token for op in products)
+    if peak_rates is None:
+        return Floor(
+            weight_bytes_read=0,
+            kv_bytes_per_token=kv_bytes_per_token,
+            memory_bandwidth_bytes_per_s=0,
+            flops_per_token=flops_per_token,
+            peak_flops_per_s=0,
+            last_level_cache_bytes=0,
+            enforce=False,
+        )
     return Floor(
-        weight_bytes_read=sum(op.repeat * least_weight_bytes(op) for op in body) + head
-        if streamed
-        else 0,
-        kv_bytes_per_token=sum(op.repeat * op.kv_bytes_per_context_token for op in attention),
-        memory_bandwidth_bytes_per_s=peak_rates.memory_bandwidth_bytes_per_s if peak_rates else 0,
-        flops_per_token=sum(
-            op.repeat * op.flops_per_token for op in body if isinstance(op, Gemm | Moe)
-        ),
-        peak_flops_per_s=peak_rates.peak(request.dtypes.weight) if peak_rates else 0,
-        last_level_cache_bytes=peak_rates.last_level_cache_bytes if peak_rates else 0,
-        enforce=enforce and peak_rates is not None,
+        weight_bytes_read=weight_bytes if peak_rates.weights_stream else 0,
+        kv_bytes_per_token=kv_bytes_per_token,
+        memory_bandwidth_bytes_per_s=peak_rates.memory_bandwidth_bytes_per_s,
+        flops_per_token=flops_per_token,
+        peak_flops_per_s=peak_rates.peak(request.dtypes.weight),
+        last_level_cache_bytes=peak_rates.last_level_cache_bytes,
+        enforce=enforce,
     )

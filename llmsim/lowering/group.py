@@ -348,11 +348,7 @@ def _asked(
         hardware_name=group.hardware,
         hardware=hardware,
         group_memory_bandwidth_bytes_per_s=group.memory.bandwidth_bytes_per_s,
-        operators=(
-            *encoder,
-            *distinct,
-            *unused_attention(model, layout, dtypes),
-        ),
+        operators=(*encoder, *distinct, *unused_attention(model, layout, dtypes)),
         max_tokens=most_tokens(engine),
         max_seqs=engine.max_num_seqs * verified,
         adapters=most_adapters(engine),

@@ -212,14 +212,15 @@ def _try_cheaper(
     of parts say too little then.
     """
     question = found.question
-    most = cost_of(found.meeting[0].plan, question, prices) if found.meeting else math.inf
+
+    def cost(plan: Plan) -> float:
+        return cost_of(plan, question, prices)
+
+    most = cost(found.meeting[0].plan) if found.meeting else math.inf
     tried = {one.plan for one in (*found.meeting, *found.missing)}
-    cheaper = [
-        plan
-        for plan in _deployments(plans, question)
-        if cost_of(plan, question, prices) < most and plan not in tried
-    ]
-    cheaper.sort(key=lambda plan: cost_of(plan, question, prices), reverse=bool(found.meeting))
+    untried = [plan for plan in _deployments(plans, question) if plan not in tried]
+    cheaper = [plan for plan in untried if cost(plan) < most]
+    cheaper.sort(key=cost, reverse=bool(found.meeting))
     tasks = [(plan, question) for plan in cheaper[:MOST_CHEAPER]]
     candidates = list(workers.map("llmsim.sizing.search:verified", tasks))
     found.evaluated += len(candidates)
@@ -230,16 +231,8 @@ def _try_cheaper(
 
 def _deployments(plans: "Sequence[Bounded]", question: Question) -> Iterable[Plan]:
     """Every deployment of the layouts that were not pruned, with few instances of each."""
-    prefills = [one.plan for one in plans if one.role == "prefill"]
-    decodes = [one.plan for one in plans if one.role == "decode"]
     wholes = [one.plan for one in plans if one.role == "both"]
-    pairs = [
-        replace(one, pools=(one.pools[0], other.pools[1]))
-        for one in prefills
-        for other in decodes
-        if one.device == other.device
-    ]
-    for plan in (*wholes, *pairs):
+    for plan in (*wholes, *_handing_over(plans)):
         counts = [
             range(1, min(MOST_INSTANCES, question.max_devices // pool.shape.devices) + 1)
             for pool in plan.pools
@@ -248,6 +241,15 @@ def _deployments(plans: "Sequence[Bounded]", question: Question) -> Iterable[Pla
             wanted = plan.with_counts(*chosen)
             if wanted.devices <= question.max_devices:
                 yield wanted
+
+
+def _handing_over(plans: "Sequence[Bounded]") -> Iterable[Plan]:
+    """Every prefill layout with every decode layout on the same device."""
+    prefills = [one.plan for one in plans if one.role == "prefill"]
+    decodes = [one.plan for one in plans if one.role == "decode"]
+    for one, other in itertools.product(prefills, decodes):
+        if one.device == other.device:
+            yield replace(one, pools=(one.pools[0], other.pools[1]))
 
 
 def verified(bench: Bench, task: tuple[Plan, Question]) -> Candidate:

@@ -83,9 +83,10 @@ def test_a_whole_copy_of_the_artifact_is_found_by_its_own_names(tmp_path, monkey
     monkeypatch.syspath_prepend(str(EVALUATION))
     from figures.runs import Workspace
 
+    card, series = "figure_5/A6000", "MD_throughput.tsv"
     files = {
-        "figure_5/A6000/reference/MD_throughput.tsv": "evaluation/figure_5/A6000/reference/MD_throughput.tsv",  # noqa: E501
-        "figure_5/A6000/peer/MD_throughput.tsv": "evaluation/artifacts/figure_5/A6000/parsed/MD_throughput.tsv",  # noqa: E501
+        f"{card}/reference/{series}": f"evaluation/{card}/reference/{series}",
+        f"{card}/peer/{series}": f"evaluation/artifacts/{card}/parsed/{series}",
         "perf_models": "llm_profile/perf_models/A6000/x.csv",
         "dataset/x.jsonl": "dataset/x.jsonl",
     }

@@ -30,7 +30,8 @@ def resolve_disaggregation(
     if not any(group.pd_type for group in groups):
         _check_that_some_layout_hands_over(cluster, given_words)
         return None
-    layerwise = (transfer or cluster.kv_transfer or "whole") == "layerwise"
+    how = transfer or cluster.kv_transfer or "whole"
+    layerwise = how == "layerwise"
     given = mode or cluster.kv_transfer_mode
     if layerwise and given == "pull":
         where = "--kv-transfer-mode" if mode else cluster.position(("kv_transfer_mode",))
@@ -39,9 +40,8 @@ def resolve_disaggregation(
             "prefill has ended, so "
             'nothing is left to move layer by layer; say "push", or kv_transfer "whole"'
         )
-    reserves_first = all(
-        group.engine.scheduler == SGLANG for group in groups if group.pd_type is not None
-    )
+    schedulers = {group.engine.scheduler for group in groups if group.pd_type is not None}
+    reserves_first = schedulers == {SGLANG}
     default = "push" if layerwise or reserves_first else "pull"
     return Disaggregation(layerwise=layerwise, push=(given or default) == "push")
 

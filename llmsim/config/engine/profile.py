@@ -343,25 +343,13 @@ def load_profile(name: str) -> EngineProfile:
             f'engine profile "{name}" is not known{nearest(name, known)}; known: {", ".join(known)}'
         )
     data = _merged(stem)
-    graphs, host = data["cuda_graphs"], data.get("host", {})
+    host, schedule = data.get("host", {}), data.get("schedule", {})
     return EngineProfile(
         name=data["name"],
         source=data["source"],
         defaults=MappingProxyType(data["defaults"]),
         device_classes=tuple(_device_class(entry) for entry in data["device_classes"]),
-        cuda_graphs=GraphRule(
-            tokens_per_sequence=graphs["tokens_per_sequence"],
-            max_tokens=graphs["max_tokens"],
-            first_sizes=tuple(graphs["first_sizes"]),
-            ranges=_ranges(graphs["ranges"]),
-            captures_token_budget=graphs["captures_token_budget"],
-            by_architecture=MappingProxyType(
-                {
-                    name: _ranges(ranges)
-                    for name, ranges in graphs.get("by_architecture", {}).items()
-                }
-            ),
-        ),
+        cuda_graphs=_graph_rule(data["cuda_graphs"]),
         memory=MemoryRules(**data["memory"]),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
@@ -385,14 +373,26 @@ def load_profile(name: str) -> EngineProfile:
                 if costs is not None  # an endpoint of the earlier profile that nobody measured here
             }
         ),
-        options=tuple(data.get("schedule", {}).get("options", ())),
-        second_token_budget=data.get("schedule", {}).get("second_token_budget", False),
-        frees_chunks=data.get("schedule", {}).get("frees_chunks", False),
-        async_stages=data.get("schedule", {}).get("async_stages", False),
-        v2_runner=_v2_runner(data.get("schedule", {}).get("v2_runner", {})),
-        pads_new_decodes=data.get("schedule", {}).get("pads_new_decodes", False),
-        lone_prompt_uncapped=data.get("schedule", {}).get("lone_prompt_uncapped", False),
-        rules=_rules(data.get("schedule", {}).get("rules", ())),
+        options=tuple(schedule.get("options", ())),
+        second_token_budget=schedule.get("second_token_budget", False),
+        frees_chunks=schedule.get("frees_chunks", False),
+        async_stages=schedule.get("async_stages", False),
+        v2_runner=_v2_runner(schedule.get("v2_runner", {})),
+        pads_new_decodes=schedule.get("pads_new_decodes", False),
+        lone_prompt_uncapped=schedule.get("lone_prompt_uncapped", False),
+        rules=_rules(schedule.get("rules", ())),
+    )
+
+
+def _graph_rule(entry: Mapping[str, Any]) -> GraphRule:
+    special = entry.get("by_architecture", {})
+    return GraphRule(
+        tokens_per_sequence=entry["tokens_per_sequence"],
+        max_tokens=entry["max_tokens"],
+        first_sizes=tuple(entry["first_sizes"]),
+        ranges=_ranges(entry["ranges"]),
+        captures_token_budget=entry["captures_token_budget"],
+        by_architecture=MappingProxyType({name: _ranges(special[name]) for name in special}),
     )
 
 

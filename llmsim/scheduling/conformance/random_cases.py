@@ -76,12 +76,13 @@ def _chunks(rng: np.random.Generator, config: dict[str, Any]) -> None:
     windows = config.get("kv_windows", [])
     seen = sorted({window for window in windows if window > 0})
     eagle = config.get("speculative", {}).get("method") == "eagle"
-    if not seen or eagle or "kv_block_sizes" in config or rng.random() < 0.6:
+    refused = eagle or "kv_block_sizes" in config
+    if not seen or refused or rng.random() < 0.6:
         return
     chunk = int(rng.choice(seen))
     config["kv_windows"] = [-window if window == chunk else window for window in windows]
-    sparse = any(window > 0 or window == -1 for window in config["kv_windows"])
-    if not sparse and "prefix_cache_retention_interval" in config:
+    ends_apart = {window for window in config["kv_windows"] if window > 0 or window == -1}
+    if not ends_apart and "prefix_cache_retention_interval" in config:
         config["prefix_cache_retention_interval"] = 0  # vLLM refuses one that has no effect
 
 
