@@ -35,12 +35,18 @@ def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
 
 
 def recording(case: Case) -> Case:
-    """A case with the steps that the installed engine's scheduler makes of it."""
+    """A case with the steps that the installed engine's scheduler makes of it, up to where it
+    stands still.
+    """
     case, schedulers = live_case(case)
     ran = their_groups(case, schedulers)
     digits = time_digits(case)
-    steps = [_recorded(step, digits) for steps in ran.groups for step in steps]
-    return case | {"steps": steps}
+    steps = [step for steps in ran.groups for step in steps]
+    still = set[int]().union(*(scheduler.stood_still_ps for scheduler in schedulers))
+    if not still:
+        return case | {"steps": [_recorded(step, digits) for step in steps]}
+    before = [_recorded(step, digits) for step in steps if step["schedule_ps"] < min(still)]
+    return case | {"stands_still_at": round(min(still) / _PS_PER_S, digits), "steps": before}
 
 
 def _recorded(step: Case, digits: int) -> Case:

@@ -34,6 +34,7 @@ from llmsim.scheduling.conformance.connectors import (
     load_failures,
 )
 from llmsim.scheduling.conformance.model_runner import ModelRunner
+from llmsim.scheduling.conformance.repetition import Repetition
 from llmsim.scheduling.conformance.vllm_platform import prepare, prepare_runner, write_model
 
 
@@ -357,9 +358,10 @@ class VllmScheduler:
         self._async = vllm_config.scheduler_config.async_scheduling
         self._in_flight: deque[tuple[Any, Any]] = deque()
         self.stood_still_ps: set[int] = set()
-        """When it scheduled nothing although nothing but a new request, or a client that gives up,
-        could let it go on.
+        """When nothing but a new request, or a client that gives up, could let it go on: it
+        schedules nothing, or begins again what it has just done in vain.
         """
+        self._repetition = Repetition()
         self._failures = failures or _native.LoadFailuresConfig()
         self._connector: Any = getattr(scheduler, "connector", None)
         if self._connector is not None:
@@ -372,6 +374,7 @@ class VllmScheduler:
         from vllm.v1.request import Request
 
         one = self._requests[request]
+        self._repetition.told()
         self._scheduler.add_request(
             Request(
                 request_id=one.name,
@@ -397,6 +400,7 @@ class VllmScheduler:
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
         from vllm.v1.outputs import ModelRunnerOutput
 
+        self._note_repetition(now_ps)
         output = self._scheduler.schedule(throttle_prefills=self._steps % self._interval != 0)
         self._steps = self._steps + 1 if output.num_scheduled_tokens else 0
         before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
@@ -436,27 +440,39 @@ class VllmScheduler:
             self._in_flight.append((output, answer))
         elif self._stands_still():
             self.stood_still_ps.add(now_ps)
-        return items, [self._row[name] for name in output.preempted_req_ids or ()]
+        preempted = [self._row[name] for name in output.preempted_req_ids or ()]
+        self._repetition.stepped((tuple(items), tuple(preempted)))
+        return items, preempted
+
+    def _note_repetition(self, now_ps: int) -> None:
+        """Requests that neither run nor wait for a step hold blocks with a connector alone."""
+        if self._connector is None or self._in_flight or self._scheduler.running:
+            return
+        if self._awaits_blocks():
+            self._repetition.told()
+        self.stood_still_ps.update(self._repetition.rests(now_ps))
 
     def _stands_still(self) -> bool:
         """Whether requests wait although nothing runs and no block will ever be given back."""
-        from vllm.v1.request import RequestStatus
-
         vllm = self._scheduler
         if self._connector is None or self._in_flight or vllm.running:
             return False
+        return bool(vllm.requests) and not self._awaits_blocks()
+
+    def _awaits_blocks(self) -> bool:
+        """Whether blocks come back that neither a running request nor a step in flight holds."""
+        from vllm.v1.request import RequestStatus
+
         if getattr(self._connector, "copies", None) is not None and self.pending():
-            return False
-
-        def goes_on(request: Any) -> bool:
-            """Whether blocks come back when it has ended, or its KV has yet to come."""
-            if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
-                arrived = request.request_id in vllm.finished_recving_kv_req_ids
-                return not arrived
-            return bool(request.is_finished())
-
-        requests = list(vllm.requests.values())
-        return bool(requests) and not any(map(goes_on, requests))
+            return True
+        arrived = self._scheduler.finished_recving_kv_req_ids
+        for request in self._scheduler.requests.values():
+            loads = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+            if loads and request.request_id not in arrived:
+                return True  # then it runs, and ends
+            if request.is_finished():
+                return True  # when another group has read it
+        return False
 
     @property
     def connects(self) -> bool:
@@ -482,6 +498,7 @@ class VllmScheduler:
         from vllm.v1.core.sched.output import SchedulerOutput
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
+        self._repetition.told()
         told = self._connector.moved(self._requests[request].name, self._blocks)
         moved = KVConnectorOutput(**told)
         answer = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
@@ -518,6 +535,7 @@ class VllmScheduler:
     def abort(self, request: int) -> None:
         from vllm.v1.request import RequestStatus
 
+        self._repetition.told()
         self._scheduler.finish_requests(
             self._requests[request].name, RequestStatus.FINISHED_ABORTED
         )
@@ -525,6 +543,8 @@ class VllmScheduler:
     def complete(self) -> list[Emitted]:
         output, answer = self._in_flight.popleft()
         outputs = self._scheduler.update_from_output(output, answer)
+        if any(answer.sampled_token_ids):
+            self._repetition.told()
         if self._drafts_from_model:
             from vllm.v1.outputs import DraftTokenIds
 
