@@ -47,9 +47,9 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
       admission = admit_parked(now, arrived, budget.left(), batch, stands_still);
     } else {
       const RequestId request = waiting_.front(now);
-      admission = sequences_[request].remote_kv
-                      ? reserve(now, request)
-                      : admit(now, request, budget.left(), batch, stands_still);
+      const bool alone = stands_still && !begun_beside_parked_.insert(request).second;
+      admission = sequences_[request].remote_kv ? reserve(now, request)
+                                                : admit(now, request, budget.left(), batch, alone);
       // Head of line: nobody overtakes. But vLLM by priority would stand still for ever.
       if (admission == Admission::kNoRoom && stands_still)
         admission = admit_parked(now, arrived, budget.left(), batch, stands_still);
@@ -253,6 +253,7 @@ std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
 
 void VllmV1::start(RequestId request, std::int32_t computed) {
   Sequence& s = sequences_[request];
+  if (is_parked(request)) begun_beside_parked_.clear();
   running_.push_back(request);
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = s.prompt_processed = computed;
@@ -277,6 +278,7 @@ void VllmV1::take_reserved(std::vector<Reserved>& out) {
 }
 
 bool VllmV1::transferred(RequestId request) {
+  begun_beside_parked_.clear();
   if (!kv_.below().moved(request)) return true;
   if (is_parked(request)) {
     if (parked_.arrived(request) || config_.load_failures.recomputes) return true;
@@ -296,8 +298,8 @@ std::int32_t VllmV1::cached_tokens(RequestId request) {
                   tokens_brought(sequences_[request], config_.decode_only));
 }
 
-// `alone`: only parked requests hold blocks, and none of them gives any back meanwhile. Then a
-// prompt that does not fit whole would be preempted by itself and begin again for ever.
+// `alone`: only parked requests hold blocks, and it has begun beside them before, in vain. A prompt
+// that does not fit whole would be preempted by itself and begin again for ever, as in vLLM.
 VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, Batch& batch,
                                 bool alone) {
   Sequence& s = sequences_[request];

@@ -58,6 +58,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
 }
 
 void VllmV1::add(RequestId request) {
+  begun_beside_parked_.clear();
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   waiting_.push_back(request);
   if (rank_events_ != nullptr)
@@ -263,6 +264,7 @@ void VllmV1::abort(RequestId request) {
 }
 
 void VllmV1::drop(RequestId request) {
+  begun_beside_parked_.clear();
   const Sequence& s = sequences_[request];
   kv_.below().left(request, s.num_computed);
   std::erase(partly_prefilled_, request);
@@ -284,6 +286,8 @@ void VllmV1::update(const Batch& batch, std::vector<RequestId>& finished) {
   if (defer_block_free()) late_.ended(batch, kv_);
   const std::int32_t in_flight = config_.async_scheduling ? 1 : 0;  // that a token ends
   std::int64_t calm = 0;
+  if (!begun_beside_parked_.empty() && std::ranges::any_of(batch.items, &Item::emits))
+    begun_beside_parked_.clear();
   for (const Item& item : batch.items) {
     Sequence& s = sequences_[item.request];
     if (item.emits && s.num_tokens < s.fast_until_tokens && s.epoch == item.epoch &&

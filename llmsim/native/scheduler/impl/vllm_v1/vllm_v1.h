@@ -255,6 +255,9 @@ class VllmV1 final : public Scheduler,
   LoraSlots lora_slots_;
   WaitingQueue waiting_;
   ParkedQueue parked_;
+  // Who began where only parked requests held blocks, since one of these began, KV moved, anybody
+  // got a token, or a request came or left.
+  std::unordered_set<RequestId> begun_beside_parked_;
   LoadFailures load_failures_;
   PrefillPacing pacing_;
   std::int32_t most_running_;
