@@ -9,10 +9,11 @@ section whose data is absent says so.
 """
 
 import contextlib
+import dataclasses
 import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy_memory
@@ -20,6 +21,7 @@ import accuracy_published
 import accuracy_static
 from accuracy_data import SectionSkipped, needed
 from drain import drain_markdown, read_drain, step_price
+from msgspec.structs import replace
 from targets import reach, targets_markdown
 
 from llmsim.api.checked.run_options import RunOptions
@@ -96,7 +98,7 @@ class RecordedRun:
         ]
         cluster, trace = needed(self.folder, f"{RUN}/cluster.json"), needed(self.folder, TRACE)
         arguments = ["--cluster-config", str(cluster), "--dataset", str(trace), *ENGINE, *where]
-        return replace(checked_options(arguments), arrivals=self.log)
+        return dataclasses.replace(checked_options(arguments), arrivals=self.log)
 
     @property
     def log(self) -> Path:
@@ -155,7 +157,7 @@ def terms(folder: Path) -> str:
         options = run.options(source)
 
         def simulate(disabled: tuple[str, ...], options: RunOptions = options) -> Recording:
-            return recording_of(trial(replace(options, disabled_terms=disabled)))
+            return recording_of(trial(dataclasses.replace(options, disabled_terms=disabled)))
 
         parts += [f"From the {source}:", ablation_markdown(ablate(run.real(), simulate, (), 2.0))]
     return "\n\n".join(part.strip("\n") for part in parts)

@@ -3,7 +3,7 @@ server.
 """
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy_static
@@ -11,6 +11,7 @@ from accuracy_data import needed
 from figures import figure_5, figure_6, figure_7
 from figures.report import FigureReport, table
 from figures.runs import FAILED, Workspace
+from msgspec.structs import replace
 
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InputError

@@ -9,13 +9,13 @@ The errors are printed as docs/explanation/collectives.md has them.
 
 import json
 import sys
-from dataclasses import asdict, replace
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -23,10 +23,11 @@ extrapolated, scaled and analytic times are worth (`llmsim/costs/confidence.py`)
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.cli.arguments import OneSentenceParser

@@ -11,12 +11,12 @@ printed as docs/explanation/collectives.md has them.
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 

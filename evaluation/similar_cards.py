@@ -9,9 +9,9 @@ points.
 """
 
 import sys
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.cli.arguments import OneSentenceParser

@@ -1,12 +1,14 @@
 """The nouns that every part shares; imports nothing from the package but the columns."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.columns import Int16 as Int16
@@ -98,8 +100,7 @@ content, and "" is like no other.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Workload:
+class Workload(Struct, frozen=True, eq=False):
     """What clients ask for, as columns of length n in order of arrival; immutable.
 
     `arrival_ps` is -1 for the second and later calls of a session: such a call arrives
@@ -156,8 +157,7 @@ class Workload:
         return len(self.arrival_ps)
 
 
-@dataclass(frozen=True, eq=False)
-class Clients:
+class Clients(Struct, frozen=True, eq=False):
     """A closed loop: `count` clients ask in turn, each thinking `think_ps[i]` after its request i
     (empty: no time).
     """
@@ -194,8 +194,7 @@ ENCODER_TOKENS = 16384
 """Tokens of one input that a timed encoder computes, unless the budget of a step is larger."""
 
 
-@dataclass(frozen=True)
-class GroupInfo:
+class GroupInfo(Struct, frozen=True):
     """What the outputs say about one model serving group."""
 
     index: int
@@ -211,8 +210,7 @@ class GroupInfo:
     """How far max_model_len can be raised."""
 
 
-@dataclass(frozen=True)
-class BackendUse:
+class BackendUse(Struct, frozen=True):
     """What a program did that timed the steps of a run."""
 
     name: str
@@ -224,8 +222,7 @@ class BackendUse:
     """How the program has failed, which has ended the run."""
 
 
-@dataclass(frozen=True)
-class TimeShare:
+class TimeShare(Struct, frozen=True):
     """Busy time of one operator of one group by where its number came from;
     `ps_by_provenance[Provenance]`.
     """
@@ -242,8 +239,7 @@ COMPONENTS = tuple(one.name.removesuffix("_w") for one in PowerColumns.COLUMNS i
 AJ_PER_J = 10**18
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Bytes that the devices of a group moved, all of them together."""
 
     memory_bytes: int = 0
@@ -269,8 +265,7 @@ class Traffic:
         return replace(self, **{name: getattr(self, name) + size for name, size in more.items()})
 
 
-@dataclass(frozen=True)
-class GroupEnergy:
+class GroupEnergy(Struct, frozen=True):
     """Energy of one group, attojoules: its devices by state, the bytes it moved, and its share of
     its node's rest.
     """
@@ -294,8 +289,7 @@ class GroupEnergy:
         return self.active_aj + self.standby_aj + self.idle_aj + self.traffic_aj + self.shared_aj
 
 
-@dataclass(frozen=True, eq=False)
-class Energy:
+class Energy(Struct, frozen=True, eq=False):
     """What the cluster drew between the first arrival and the end of the last step.
 
     A node (and its groups) without a `power` section is None. `components_aj[i]` and `series` cover
@@ -325,8 +319,7 @@ class Energy:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class KeptGaps:
+class KeptGaps(Struct, frozen=True, eq=False):
     """The inter-token latencies of every request, for results without their simulation."""
 
     gaps_ps: Int64

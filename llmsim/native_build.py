@@ -5,7 +5,6 @@ CMake runs this file as a program: it writes the hash of the sources into a head
 module.
 """
 
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -21,7 +20,7 @@ PARTS = ("llmsim/native", "astra-sim/model", "astra-sim/engine", "astra-sim/pyth
 BUILD = "run `make run`, or `pip install -e .`"
 
 
-class OtherCopy(importlib.abc.MetaPathFinder):
+class OtherCopy:
     """Finds the native module of an installed llmsim for a package without one: a checkout after
     `pip install .`.
     """

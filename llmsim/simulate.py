@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.columns import check_agreement
@@ -86,8 +87,7 @@ class StepTimes(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SimulationOptions:
+class SimulationOptions(Struct, frozen=True):
     """How to run; `series_interval_ps` 0 records no series, nor does `record_series` False (power
     has its own).
     """
@@ -493,8 +493,7 @@ def _kv_transfers(
     return None if columns is None else KvTransferColumns(**columns)
 
 
-@dataclass(frozen=True)
-class _Sources:
+class _Sources(Struct, frozen=True):
     """Where the busy time comes from, and where attention is read beyond its tables."""
 
     time_shares: tuple[TimeShare, ...] = ()

@@ -1,9 +1,10 @@
 """Layouts of a cluster file: each is resolved and lowered as if it served alone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError, PluginRefused

@@ -1,7 +1,10 @@
 """From checked options to something that can be simulated, once or many times."""
 
-from dataclasses import dataclass, field, replace
+import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
@@ -50,7 +53,7 @@ class Prepared:
         if layouts is None:
             return self
         deployment, lowered = layouts.as_run(results.layout_visits)
-        return replace(self, deployment=deployment, lowered=lowered)
+        return dataclasses.replace(self, deployment=deployment, lowered=lowered)
 
 
 def trial(options: RunOptions) -> "Results":
@@ -99,8 +102,8 @@ def prepare(options: RunOptions) -> Prepared:
         simulation = replace(
             prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True
         )
-        prepared = replace(prepared, simulation=simulation)
-    return replace(prepared, cluster=cluster)
+        prepared = dataclasses.replace(prepared, simulation=simulation)
+    return dataclasses.replace(prepared, cluster=cluster)
 
 
 def compile_cluster(

@@ -1,9 +1,10 @@
 """The summary of a finished run, and its folder of results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from llmsim.core import Results
 
@@ -99,7 +100,7 @@ def write_run_folder(
         {
             **{
                 name: value
-                for name, value in vars(group).items()
+                for name, value in asdict(group).items()
                 if name not in ("engine", "memory", "offloading", "afd")
             },
             **({} if group.afd is None else {"afd": asdict(group.afd)}),
@@ -143,4 +144,4 @@ def _offloading(offloading: "Offloading") -> dict[str, Any]:
     placement = (
         None if offloading.placement is None else offloading.placement.model_dump(mode="json")
     )
-    return {**vars(offloading), "placement": placement}
+    return {**asdict(offloading), "placement": placement}

@@ -3,7 +3,6 @@ the new one.
 """
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 import warnings
@@ -25,14 +24,20 @@ MOVED = {
 """Earlier name -> present name, of modules that a plug-in or a script may have imported."""
 
 
-class MovedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class MovedModules:
     """Finds a module by its earlier name."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """None for every name that no module had."""
-        return importlib.machinery.ModuleSpec(fullname, self) if fullname in MOVED else None
+        if fullname not in MOVED:
+            return None
+        # Python calls the methods of a loader; the class would load twenty modules of its library.
+        return importlib.machinery.ModuleSpec(fullname, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leaves it to Python to make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Fills the module with the names of the present one, and warns once."""

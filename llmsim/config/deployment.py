@@ -2,8 +2,9 @@
 and picoseconds.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from llmsim.config.cluster_file.instance import Placements
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
@@ -11,8 +12,7 @@ from llmsim.config.engine.args import EngineArgs
 from llmsim.config.topology.placement import PlacedTopology
 
 
-@dataclass(frozen=True)
-class MemorySpec:
+class MemorySpec(Struct, frozen=True):
     """One memory: capacity, streaming bandwidth, latency of an access."""
 
     capacity_bytes: int
@@ -20,8 +20,7 @@ class MemorySpec:
     latency_ps: int
 
 
-@dataclass(frozen=True)
-class StorageSpec:
+class StorageSpec(Struct, frozen=True):
     """Storage: capacity, bandwidths, and operations that are under way at once, each after its
     latency.
     """
@@ -34,8 +33,7 @@ class StorageSpec:
     queue_depth: int
 
 
-@dataclass(frozen=True)
-class LinkSpec:
+class LinkSpec(Struct, frozen=True):
     """Links of the network: one entry per dimension of the file's list, innermost first; both of
     equal length.
     """
@@ -50,8 +48,7 @@ class LinkSpec:
         return self.latency_ps[min(dimension, len(self.latency_ps) - 1)]
 
 
-@dataclass(frozen=True)
-class Processors:
+class Processors(Struct, frozen=True):
     """What a node computes with beside its accelerators: a data sheet of one socket, and how many
     there are.
     """
@@ -60,8 +57,7 @@ class Processors:
     sockets: int
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """One host: its memory and its power, if declared, and the indices of its groups."""
 
     index: int
@@ -79,8 +75,7 @@ class Node:
     """None: the file does not say what they are, and no operator runs there."""
 
 
-@dataclass(frozen=True)
-class PoolSpec:
+class PoolSpec(Struct, frozen=True):
     """The cluster's CXL pool of so many devices; `mem_size` of the file is the capacity of all, as
     LLMServingSim's code reads it (its documentation says per device), `mem_bw` and `mem_latency`
     are each device's.
@@ -100,8 +95,7 @@ class PoolSpec:
         )
 
 
-@dataclass(frozen=True)
-class Offloading:
+class Offloading(Struct, frozen=True):
     """What an instance keeps outside of its devices, and how."""
 
     placement: Placements | None = None
@@ -122,8 +116,7 @@ class Offloading:
     """(operator or class of operators, class of device), as the file gives them."""
 
 
-@dataclass(frozen=True)
-class Economics:
+class Economics(Struct, frozen=True):
     """Facts of the cluster's location; None where the file does not say."""
 
     grid_g_per_kwh: float | None = None
@@ -134,8 +127,7 @@ SloClasses = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """Latency targets of classes of requests: (class, ((latency, ps), ...))."""
 
 
-@dataclass(frozen=True)
-class AfdRole:
+class AfdRole(Struct, frozen=True):
     """What a group does under attention-FFN disaggregation, and with whom."""
 
     name: str
@@ -154,8 +146,7 @@ class AfdRole:
     """
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """One model serving group: an instance of the cluster file."""
 
     index: int
@@ -205,8 +196,7 @@ class Group:
         return self.pd_type if self.afd is None else self.afd.domain
 
 
-@dataclass(frozen=True)
-class Disaggregation:
+class Disaggregation(Struct, frozen=True):
     """How prompts' KV goes from prefill to decode groups (docs/explanation/disaggregation.md)."""
 
     layerwise: bool = False
@@ -217,8 +207,7 @@ class Disaggregation:
     """
 
 
-@dataclass(frozen=True)
-class Deployment:
+class Deployment(Struct, frozen=True):
     """A resolved cluster; immutable. Groups are numbered node by node, in the order of the file."""
 
     cluster_path: str

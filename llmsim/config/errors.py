@@ -3,7 +3,8 @@
 import difflib
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class LlmsimError(Exception):
@@ -54,8 +55,7 @@ class InfeasibleError(LlmsimError):
     exit_code = 3
 
 
-@dataclass(frozen=True)
-class WiderSplit:
+class WiderSplit(Struct, frozen=True):
     """Sizes of an instance that would hold a model which its present ones do not hold."""
 
     tp: int

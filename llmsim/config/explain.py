@@ -1,8 +1,9 @@
 """Every resolved value of a cluster file, and why it is what it is."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.cluster_file.instance import Instance
@@ -34,8 +35,7 @@ DIGITS = 12
 """Decimals of a GiB beyond which a byte does not change."""
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(Struct, frozen=True):
     """One resolved value."""
 
     field: str

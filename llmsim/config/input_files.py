@@ -14,9 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
+
+from msgspec import Struct
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PARQUET_WITHOUT_THREADS = {"use_threads": False, "pre_buffer": False}
@@ -27,8 +28,7 @@ Kind = Literal["file", "absent", "folder", "special"]
 Path_ = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
-class InputFile:
+class InputFile(Struct, frozen=True):
     """One path that a run read or looked for.
 
     `sha256` is that of a file's content, or of the sorted names in a folder. It is None for a path
@@ -41,8 +41,7 @@ class InputFile:
     bytes: int | None
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(Struct, frozen=True):
     """What identifies a file's content without reading it."""
 
     kind: Kind

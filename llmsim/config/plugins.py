@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import Any
+
+from msgspec import Struct, field
 
 from llmsim.config import input_files, plugin_calls
 from llmsim.config.errors import InputError, LlmsimError, PluginRefused, nearest
@@ -20,8 +21,7 @@ from llmsim.config.plugin_calls import defined_at, foreign_code, in_library, sai
 _ALLOWED: ContextVar[bool] = ContextVar("llmsim_plugins_allowed", default=True)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """One sort of policy: what messages call it, where packages offer it, and the methods that it
     must have.
     """
@@ -80,8 +80,7 @@ def split_options(option: str, text: str, example: str) -> tuple[str, dict[str, 
     return name, given
 
 
-@dataclass(frozen=True, eq=False)
-class Maker:
+class Maker(Struct, frozen=True, eq=False):
     """Makes objects of a class that was found; the first one may be made early, to find errors
     before the run.
     """

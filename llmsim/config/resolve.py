@@ -2,9 +2,9 @@
 one clear refusal.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from llmsim.config.cluster_file.afd import resolve_afd

@@ -7,11 +7,12 @@ import os
 import stat
 import tempfile
 import zlib
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from llmsim.costs.cache_checks import check
 from llmsim.costs.experts.load_sampling import SampledTable
@@ -175,8 +176,8 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"array": len(arrays) - 1}
-    if is_dataclass(value):
-        members = {item.name: _encode(getattr(value, item.name), arrays) for item in fields(value)}
+    if isinstance(value, Struct):
+        members = {name: _encode(one, arrays) for name, one in asdict(value).items()}
         return {"class": type(value).__name__, "members": members}
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, arrays) for item in value]}

@@ -5,11 +5,12 @@ wrote the file.
 from __future__ import annotations
 
 import types
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from llmsim.columns import Int64, element_type
 from llmsim.costs.experts.load_sampling import SampledTable
@@ -74,12 +75,12 @@ def _need(good: bool, name: str) -> None:
         raise ValueError(f"{name}: arrays of a compiled cost table do not belong together")
 
 
-def _check_fields(value: Any) -> None:
+def _check_fields(value: Struct) -> None:
     hints = _hints(value.__class__)
-    for field in fields(value):
-        if not _fits(getattr(value, field.name), hints[field.name]):
+    for name, one in asdict(value).items():
+        if not _fits(one, hints[name]):
             raise ValueError(
-                f"{type(value).__name__}.{field.name} of a compiled cost table has another type"
+                f"{type(value).__name__}.{name} of a compiled cost table has another type"
             )
 
 
@@ -104,7 +105,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, np.ndarray) and value.dtype == element_type(hint)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
+    if isinstance(value, Struct) and isinstance(value, hint):
         _check_fields(value)
         return True
     return hint is not None and isinstance(value, hint)

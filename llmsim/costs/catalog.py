@@ -5,8 +5,10 @@ for does not.
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.costs.hardware_limits import peak_rates_of
@@ -23,16 +25,14 @@ if TYPE_CHECKING:
     from llmsim.model import Hardware
 
 
-@dataclass(frozen=True)
-class Similar:
+class Similar(Struct, frozen=True):
     """A measured device that an unmeasured one resembles."""
 
     hardware: Hardware
     database: Database
 
 
-@dataclass(frozen=True)
-class Available:
+class Available(Struct, frozen=True):
     """What was found for a request, before anything is read."""
 
     bundle: BundleFiles | None

@@ -5,11 +5,12 @@ knows each one.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import Note, Provenance, TableFeature
@@ -110,8 +111,7 @@ def cache_key(request: CostRequest, available: Available) -> str:
     return digest.hexdigest()
 
 
-@dataclass
-class _Priced:
+class _Priced(Struct):
     """What the sources say about the operators of a request, each from the first that knows it."""
 
     notes: list[str]

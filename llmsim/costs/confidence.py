@@ -5,10 +5,10 @@ not have been.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from llmsim.config.errors import InputError
 from llmsim.core import Int64, Provenance
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from llmsim.costs.source import OpCost
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """Errors of single operators, percent: of every second one at most `half`, of nine in ten at
     most `most`.
     """
@@ -59,8 +58,7 @@ def expected_error(ps_by_provenance: Sequence[int]) -> tuple[float, float]:
     return half, most
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """A use of a table beyond its last measured point."""
 
     operator: str

@@ -8,8 +8,9 @@ its contexts stretched.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from llmsim.costs.source import SplitAttention
 

@@ -4,9 +4,9 @@ is possible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import ENCODER_FEATURES
@@ -19,8 +19,7 @@ UNKNOWN_FLOPS = 0
 """Peak flop/s where nothing says it: only the memory bound applies."""
 
 
-@dataclass(frozen=True)
-class PeakRates:
+class PeakRates(Struct, frozen=True):
     """Data-sheet limits of one device; bandwidth in bytes/s, peaks in flop/s by short dtype."""
 
     memory_bandwidth_bytes_per_s: int

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from msgspec import Struct, StructMeta, field
 
 from llmsim.core import Int64, Provenance, TableFeature, UInt8
 from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
@@ -27,8 +27,7 @@ SKEW_FRACTION_BITS = 20
 """
 
 
-@dataclass(frozen=True)
-class EngineVersions:
+class EngineVersions(Struct, frozen=True):
     """The software whose kernels are wanted; empty: the newest that was measured."""
 
     vllm: str = ""
@@ -43,8 +42,7 @@ PEER_TO_PEER, THROUGH_HOST = "peer to peer", "through host memory"
 """How devices on PCIe reached each other where a collective was measured, in its source's words."""
 
 
-@dataclass(frozen=True)
-class CostRequest:
+class CostRequest(Struct, frozen=True):
     """Everything that a cost table depends on; two equal requests over the same files give the same
     tables.
     """
@@ -168,8 +166,7 @@ class CostRequest:
                 return self.table_tokens
 
 
-@dataclass(frozen=True, eq=False)
-class OpCost:
+class OpCost(Struct, frozen=True, eq=False):
     """Time of ONE execution of an operator over its feature; immutable.
 
     `ps[i]` is the time with `i` tokens or sequences (ps[0] == 0); `repeat` is how often a step
@@ -195,8 +192,7 @@ class OpCost:
     """
 
 
-@dataclass(frozen=True, eq=False)
-class MixedGrid:
+class MixedGrid(Struct, frozen=True, eq=False):
     """Attention of one layer over (prefill chunk, its cached tokens, decodes, their mean cached
     tokens), complete.
 
@@ -213,8 +209,7 @@ class MixedGrid:
     provenance: UInt8
 
 
-@dataclass(frozen=True, eq=False)
-class SplitGrid:
+class SplitGrid(Struct, frozen=True, eq=False):
     """Attention of one layer as a sum of prefills (q new tokens on k cached) and one decode batch
     (n, mean kv).
 
@@ -234,7 +229,7 @@ class SplitGrid:
     mixed_decode_ps_per_kv_token_q20: int
 
 
-class _EitherShape(type):
+class _EitherShape(StructMeta):
     """Makes `AttentionCost(repeat, mixed, split, ...)`, as plug-ins may still write, one of its two
     kinds.
     """
@@ -245,8 +240,7 @@ class _EitherShape(type):
         return super().__call__(*values, **named)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AttentionCost(metaclass=_EitherShape):
+class AttentionCost(Struct, frozen=True, eq=False, kw_only=True, metaclass=_EitherShape):
     """Attention of ONE layer; `repeat` layers per step. Either a MixedAttention or a
     SplitAttention.
 
@@ -284,8 +278,7 @@ class AttentionCost(metaclass=_EitherShape):
             return self.grid if isinstance(self, kind) else None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MixedAttention(AttentionCost):
+class MixedAttention(AttentionCost, frozen=True, eq=False, kw_only=True):
     """Prefills and decodes of a step are one call."""
 
     grid: MixedGrid
@@ -295,8 +288,7 @@ class MixedAttention(AttentionCost):
     """
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SplitAttention(AttentionCost):
+class SplitAttention(AttentionCost, frozen=True, eq=False, kw_only=True):
     """Prefills and the decodes of a step are calls of their own."""
 
     grid: SplitGrid
@@ -329,8 +321,7 @@ def _of_either_shape(
     return SplitAttention(grid=split, **shared)
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(Struct, frozen=True):
     """What a step reads at least, to check it against the data sheet; all per rank.
 
     A step takes at least (weight_bytes_read + kv_bytes_per_token * cached tokens of its decodes) /
@@ -352,8 +343,7 @@ class Floor:
     """
 
 
-@dataclass(frozen=True, eq=False)
-class CompiledCosts:
+class CompiledCosts(Struct, frozen=True, eq=False):
     """Integer cost tables of one deployment, ready for the native core; immutable."""
 
     ops: tuple[OpCost, ...]
@@ -381,8 +371,7 @@ class CompiledCosts:
         return self.attention.from_bundle
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Struct, frozen=True, eq=False):
     """Times over 0..max of one operator; the form in which a source answers."""
 
     ps: Int64

@@ -1,7 +1,8 @@
 """The workload as an engine sees it: names, token ids, answers."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from llmsim.config.errors import NotYetError
 from llmsim.core import Clients, Workload

@@ -1,10 +1,11 @@
 """A simulation whose requests come while it runs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.api.prepare import Compiled

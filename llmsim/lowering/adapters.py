@@ -1,7 +1,9 @@
 """LoRA adapters of a group: their slots, and what they add to its operators."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -39,8 +41,7 @@ def most_adapters(engine: EngineArgs) -> int:
     return min(engine.max_loras or 0, engine.max_num_seqs)
 
 
-@dataclass(frozen=True)
-class AdapterLayout:
+class AdapterLayout(Struct, frozen=True):
     """Where the adapters of a group run."""
 
     group: Group

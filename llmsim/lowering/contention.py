@@ -7,8 +7,9 @@ of the memory. All others move their bytes over the network, where only those th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
@@ -104,8 +105,7 @@ def meeting_groups(
     return frozenset(found)
 
 
-@dataclass(frozen=True, eq=False)
-class Memories:
+class Memories(Struct, frozen=True, eq=False):
     """Places on the network of what is beside the devices."""
 
     pools: dict[str, int]

@@ -2,9 +2,8 @@
 with them.
 """
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, SplitAttention
 from llmsim.lowering.network.base import NetworkView

@@ -1,7 +1,9 @@
 """Lowers a deployment: its groups, what they share, and what they do together."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -238,8 +240,7 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
+class _Shared(Struct, frozen=True, eq=False):
     """What moves between groups, and what it meets."""
 
     network: ClusterNetwork | None
@@ -327,4 +328,4 @@ def _lower_in_place(
 
 
 def _engine_key(engine: EngineArgs) -> tuple[object, ...]:
-    return tuple(value for name, value in vars(engine).items() if name != "origin")
+    return tuple(value for name, value in asdict(engine).items() if name != "origin")

@@ -3,7 +3,9 @@ memory.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import EngineArgs, Group
@@ -35,8 +37,7 @@ LinkWith = Callable[
 Compile = Callable[[CostRequest], CompiledCosts]
 
 
-@dataclass(frozen=True, eq=False)
-class DraftPlan:
+class DraftPlan(Struct, frozen=True, eq=False):
     """A drafter ready for the core."""
 
     native: "_native.Drafter"
@@ -57,8 +58,7 @@ class DraftPlan:
     """Collectives of its passes that links price."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     """A drafter's operators."""
 
     model: ModelConfig

@@ -2,8 +2,9 @@
 bits unless they are asked for float32.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from llmsim.config import EngineArgs
 from llmsim.config.engine.profile import load_profile

@@ -52,5 +52,5 @@ def _of_run(options: LoweringOptions) -> Iterator[str]:
         yield f"the removed term {options.disabled_terms[0]}"
     if options.tiers:
         yield "KV tiers"
-    if options.network != LoweringOptions.network:
+    if options.network != LoweringOptions().network:
         yield f"the network backend {options.network}"

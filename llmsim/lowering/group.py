@@ -1,9 +1,11 @@
 """Lowers one group: model, layout, memory ledger, cost tables, step program."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
@@ -175,8 +177,7 @@ def lower_group(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Planned:
+class _Planned(Struct, frozen=True, eq=False):
     """A group whose memory is settled; its costs are not compiled yet."""
 
     group: Group
@@ -285,8 +286,7 @@ def _scheduler(
     return scheduler
 
 
-@dataclass(frozen=True)
-class StaticView:
+class StaticView(Struct, frozen=True):
     """What is known of a group before any table is compiled."""
 
     ledger: MemoryLedger

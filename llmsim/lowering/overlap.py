@@ -2,8 +2,9 @@
 one before runs, how large they are, and what admission counts on.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from llmsim.config import Group
 from llmsim.config.engine.args import EngineArgs

@@ -3,7 +3,9 @@ runs in.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -17,8 +19,7 @@ from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, op
 from llmsim.model.parallel.transforms import split_layers
 
 
-@dataclass(frozen=True, eq=False)
-class LoweredLockstep:
+class LoweredLockstep(Struct, frozen=True, eq=False):
     """Groups that run in lock-step."""
 
     groups: tuple[int, ...]
@@ -276,4 +277,4 @@ def _lockstep_members(
 
 
 def _options(group: Group) -> tuple[object, ...]:
-    return tuple(value for name, value in vars(group.engine).items() if name != "origin")
+    return tuple(value for name, value in asdict(group.engine).items() if name != "origin")

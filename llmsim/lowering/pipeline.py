@@ -2,8 +2,9 @@
 runners, or not ahead.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from llmsim.config import Group
 from llmsim.config.deployment import Offloading

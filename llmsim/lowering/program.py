@@ -1,10 +1,11 @@
 """Builds the native step program from compiled cost tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.core import Int32
@@ -44,8 +45,7 @@ def padded_counts(graph_sizes: Sequence[int], max_tokens: int, multiple: int = 1
     return counts
 
 
-@dataclass(frozen=True, eq=False)
-class Placed:
+class Placed(Struct, frozen=True, eq=False):
     """An operator of the program: its cost, how often its stage runs it, and where."""
 
     cost: OpCost | AttentionCost

@@ -1,7 +1,8 @@
 """What would hold a model that does not fit its devices, found by planning its group again."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from llmsim.config import Group
 from llmsim.config.engine.args import with_memory

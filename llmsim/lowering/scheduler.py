@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import asdict
+
 from llmsim import _native
 from llmsim.config import EngineArgs, load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, SGLANG, VLLM
@@ -222,7 +224,7 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
     native = _native.StepLimits()
     native.long_prefill_token_threshold = engine.long_prefill_token_threshold
     native.max_loras = engine.max_loras or 0
-    for name, value in vars(engine.limits).items():
+    for name, value in asdict(engine.limits).items():
         setattr(native, name, value)
     return native
 

@@ -3,9 +3,10 @@ native core.
 """
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from llmsim import _native
 from llmsim.config import EngineArgs
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from llmsim.lowering.switches.layouts import LayoutPlans
 
 
-@dataclass(frozen=True)
-class LoweringOptions:
+class LoweringOptions(Struct, frozen=True):
     """Where operator times come from; see the `--cost-source`, `--collective-costs` and
     `--profile-dir` options.
     """
@@ -65,8 +65,7 @@ class LoweringOptions:
     calibration: Calibration | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class LoweredGroup:
+class LoweredGroup(Struct, frozen=True, eq=False):
     """One group, ready for the native core; `program` may be shared with groups of the same
     deployment.
     """
@@ -118,8 +117,7 @@ class LoweredGroup:
         return tuple(one.cost for one in self.placed)
 
 
-@dataclass(frozen=True, eq=False)
-class LoweredDeployment:
+class LoweredDeployment(Struct, frozen=True, eq=False):
     """All groups; `models` are the names that traces may ask for, in order of first appearance."""
 
     groups: tuple[LoweredGroup, ...]
@@ -128,7 +126,7 @@ class LoweredDeployment:
     network: ClusterNetwork | None = None
     """What groups share; None where nothing moves between them."""
     kv_transfers: "_native.KvTransferConfig | None" = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     lockstep_groups: tuple[LoweredLockstep, ...] = ()
     contended: tuple[ContendedDomain, ...] = ()
     """Domains whose collectives or hand-overs are flows on the network."""

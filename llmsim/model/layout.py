@@ -1,7 +1,8 @@
 """How a replica of a model is split over ranks."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Domain = Literal["", "attention", "ffn"]
 """The part of every layer that a rank runs: "": all of it."""
@@ -11,8 +12,7 @@ every data-parallel member, all ranks of all of them, or two pipeline stages.
 """
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How one model replica is split: `tp` ranks, of which the experts are spread over `ep` (1:
     every rank has all).
 

@@ -1,8 +1,9 @@
 """What one rank executes: the union of operators, a class for each kind of kernel."""
 
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from msgspec import Struct
 
 from llmsim.core import TableFeature
 from llmsim.model.layout import Among as Among
@@ -46,8 +47,7 @@ CollectiveKind = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """One kernel of an iteration on one tensor-parallel rank, executed `repeat` times per step; the
     base of the union.
 
@@ -133,8 +133,7 @@ Plug-ins may read such a field before they look at the kind; llmsim matches firs
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gemm(Operator):
+class Gemm(Operator, frozen=True, kw_only=True):
     """A matrix product of (tokens or sequences) x `gemm_k` by `gemm_k` x `gemm_n`."""
 
     kind: ClassVar[Kind] = "gemm"
@@ -148,8 +147,7 @@ class Gemm(Operator):
     """Its input is what attention has just written, not a norm or an activation."""
 
 
-@dataclass(frozen=True)
-class SeenBeside:
+class SeenBeside(Struct, frozen=True):
     """The last tokens that a query sees as they are, beside a compressed context."""
 
     window: int
@@ -157,8 +155,7 @@ class SeenBeside:
     flops_per_token: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attention(Operator):
+class Attention(Operator, frozen=True, kw_only=True):
     """Softmax attention of the layers of one kind."""
 
     kind: ClassVar[Kind] = "attention"
@@ -197,13 +194,11 @@ class Attention(Operator):
         return self.sees == "chunked"
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexerScores(Attention):
+class IndexerScores(Attention, frozen=True, kw_only=True):
     """Scores by which sparse attention chooses the tokens that it sees."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateSpace(Operator):
+class StateSpace(Operator, frozen=True, kw_only=True):
     """The recurrence of layers that keep a state: linear attention or a state space."""
 
     kind: ClassVar[Kind] = "linear_attention"
@@ -216,8 +211,7 @@ class StateSpace(Operator):
     """The state that a step reads and writes for every sequence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Elementwise(Operator):
+class Elementwise(Operator, frozen=True, kw_only=True):
     """A kernel that streams what the kernels around it write and read."""
 
     kind: ClassVar[Kind] = "elementwise"
@@ -229,8 +223,7 @@ class Elementwise(Operator):
     """Kernels that the engine launches for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResidualNorm(Elementwise):
+class ResidualNorm(Elementwise, frozen=True, kw_only=True):
     """A norm of the residual stream, which sequence parallelism shares out over the ranks."""
 
     feeds_projection: bool
@@ -239,8 +232,7 @@ class ResidualNorm(Elementwise):
     """Whether that layer is of the FFN, which may be on devices of its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamMix(Elementwise):
+class StreamMix(Elementwise, frozen=True, kw_only=True):
     """Residual streams, summed up in front of a block or mixed behind it."""
 
     side: Literal["in", "out"]
@@ -249,46 +241,36 @@ class StreamMix(Elementwise):
     """Behind a block each stream gets a share of all of them, not of itself alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Embedding(Operator):
+class Embedding(Operator, frozen=True, kw_only=True):
     """A look-up of table rows."""
 
     kind: ClassVar[Kind] = "embedding"
     power_class: ClassVar[PowerClass] = "memory"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampler(Operator):
+class Sampler(Operator, frozen=True, kw_only=True):
     """The choice of a token from the logits."""
 
     kind: ClassVar[Kind] = "sampler"
     power_class: ClassVar[PowerClass] = "memory"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Routed:
-    """What a router of experts chooses for each token."""
-
-    experts_total: int
-    topk: int
-    expert_groups: tuple[int, int] = (1, 1)
-    """(groups, groups of one token): a token's experts are all in so many of the groups."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moe(Routed, Operator):
+class Moe(Operator, frozen=True, kw_only=True):
     """The experts of a rank, grouped into one kernel."""
 
     kind: ClassVar[Kind] = "moe"
     power_class: ClassVar[PowerClass] = "compute"
 
+    experts_total: int
+    topk: int
+    expert_groups: tuple[int, int] = (1, 1)
+    """(groups, groups of one token): a token's experts are all in so many of the groups."""
     experts_local: int
     moe_inter: int
     """Width of one expert on this rank."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoraKernel(Operator):
+class LoraKernel(Operator, frozen=True, kw_only=True):
     """What adapters add to a linear layer: the kernels of its two small matrix products by the
     tokens, or the matrices that these read by the adapters.
     """
@@ -300,8 +282,7 @@ class LoraKernel(Operator):
     """Kernels that the engine launches for it; 0: what the kernels of another operator read."""
 
 
-@dataclass(frozen=True)
-class CopyRate:
+class CopyRate(Struct, frozen=True):
     """How fast a memory or a link copies, and who says so."""
 
     bytes_per_s: int
@@ -309,8 +290,7 @@ class CopyRate:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdapterCopy(Operator):
+class AdapterCopy(Operator, frozen=True, kw_only=True):
     """Adapters come to the devices' slots, or from their files to host memory, before the step."""
 
     kind: ClassVar[Kind] = "lora_copy"
@@ -323,16 +303,14 @@ class AdapterCopy(Operator):
     rate: CopyRate
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderAttention(Operator):
+class EncoderAttention(Operator, frozen=True, kw_only=True):
     """Patches of an image see each other, in a layer of the vision tower."""
 
     kind: ClassVar[Kind] = "encoder_attention"
     power_class: ClassVar[PowerClass] = "compute"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collective(Operator):
+class Collective(Operator, frozen=True, kw_only=True):
     """Ranks exchange a tensor."""
 
     kind: ClassVar[Kind] = "collective"
@@ -348,8 +326,7 @@ class Collective(Operator):
     """Adds up the partial hidden states of row-parallel layers; another layout may replace it."""
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """How an all-to-all of tokens sends them: one row of `row_bytes` for each (token, expert) or
     (token, rank).
     """
@@ -362,11 +339,18 @@ class Rows:
     """From the experts to the tokens' ranks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllToAll(Routed, Collective):
+class AllToAll(Collective, frozen=True, kw_only=True):
     """Tokens travel to the ranks of the experts that they chose, or back."""
 
+    experts_total: int
+    topk: int
+    expert_groups: tuple[int, int] = (1, 1)
+    """(groups, groups of one token): a token's experts are all in so many of the groups."""
     rows: Rows
+
+
+Routed = Moe | AllToAll
+"""What knows how many experts a router chooses for each token."""
 
 
 def collective(

@@ -3,10 +3,12 @@ on which silicon.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
 from llmsim.model.operators.attention_variants import (
@@ -48,8 +50,7 @@ BESIDE_EACH_OTHER = ("full", "linear")
 """Kinds that a layer with "both" has."""
 
 
-@dataclass(frozen=True)
-class WeightFormat:
+class WeightFormat(Struct, frozen=True):
     """How linear weights are stored: element type, and rows x columns that share a scale of
     `scale_bits`.
     """
@@ -59,8 +60,7 @@ class WeightFormat:
     scale_bits: int = 32
 
 
-@dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Struct, frozen=True, dict=True):
     """The shape of a decoder-only transformer, as its config.json states it; immutable, counts are
     per whole model.
     """
@@ -415,8 +415,7 @@ class ModelConfig:
         return replace(self, num_layers=last - first, **cut)
 
 
-@dataclass(frozen=True)
-class SoftmaxLayers:
+class SoftmaxLayers(Struct, frozen=True):
     """Layers whose softmax attention has one shape, by what they see."""
 
     shape: AttentionShape
@@ -449,8 +448,7 @@ def _frozen(numbers: Mapping[LayerKind, list[int]]) -> Mapping[LayerKind, tuple[
     return {kind: tuple(some) for kind, some in numbers.items()}
 
 
-@dataclass(frozen=True)
-class Dtypes:
+class Dtypes(Struct, frozen=True):
     """Element types of one deployment (short or long names): linear weights,
     activations, KV cache.
     """
@@ -474,8 +472,7 @@ LEAST_NVLINK_BYTES_PER_S = 100 * 10**9
 """No PCIe of the data sheets has this rate in one direction, and every NVLink has it."""
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """A device's data sheet; a number's origin is in `sources` under its field name, else in
     `source`.
     """

@@ -2,13 +2,12 @@
 time depends on.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.model.layout import Layout
 
 
-@dataclass(frozen=True)
-class VisionShapes:
+class VisionShapes(Struct, frozen=True):
     """Sizes of the layers that turn patches of an image into tokens."""
 
     layers: int
@@ -28,8 +27,7 @@ class VisionShapes:
     window_patches: int = 0
 
 
-@dataclass(frozen=True)
-class VisionTower:
+class VisionTower(Struct, frozen=True):
     """Weights of the layers that turn images into tokens, and of what joins them to the text."""
 
     layer_parameters: int

@@ -3,10 +3,11 @@ groups and requests.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.core import AJ_PER_J, COMPONENTS, Energy, GroupEnergy, Int64, Traffic
@@ -17,8 +18,7 @@ from llmsim.power.series import Load, power_series
 BITS = 8
 
 
-@dataclass(frozen=True)
-class PowerPlan:
+class PowerPlan(Struct, frozen=True):
     """What draws power in a deployment. `nodes[i]` None: the file does not say what
     node i draws.
     """
@@ -30,8 +30,7 @@ class PowerPlan:
     devices_of_group: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class GroupUse:
+class GroupUse(Struct, frozen=True, eq=False):
     """What the run left behind of one group: completed steps in order (ps), who they were for, and
     bytes moved.
     """
@@ -96,8 +95,7 @@ def account(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Account:
+class _Account(Struct, frozen=True, eq=False):
     """One group before its share of the node is known."""
 
     energy: GroupEnergy
@@ -220,7 +218,7 @@ def _with_shares(
         shares = [rest * weight // sum(weights) for weight in weights]
         shares[0] += rest - sum(shares)
         for energy, share in zip(mine, shares, strict=True):
-            groups[energy.group] = GroupEnergy(**{**vars(energy), "shared_aj": share})
+            groups[energy.group] = replace(energy, shared_aj=share)
     return tuple(groups)
 
 

@@ -7,8 +7,10 @@ deployment g and T(g) its token throughput, against a baseline g0, SR = Price(g0
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.core import PS_PER_S
 
@@ -16,8 +18,7 @@ S_PER_H = 3600
 J_PER_KWH = 3.6e6
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(Struct, frozen=True):
     """One group's devices: USD per device and hour, and who says so."""
 
     hardware: str
@@ -31,8 +32,7 @@ class Price:
     """
 
 
-@dataclass(frozen=True)
-class CostPlan:
+class CostPlan(Struct, frozen=True):
     """What the hours of a deployment cost; `nodes_usd_per_hour` is beside the devices."""
 
     groups: tuple[Price, ...]
@@ -125,8 +125,7 @@ def _groups(prices: Sequence[Price]) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """A candidate against a baseline; both ratios above 1 favour the candidate."""
 
     spend_ratio: float

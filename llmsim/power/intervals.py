@@ -2,16 +2,14 @@
 many times.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from llmsim.core import Int64
 from llmsim.exact import exact_sum
 
 
-@dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False):
     """`[start_ps[i], end_ps[i])`, ascending and disjoint; int64, equal lengths."""
 
     start_ps: Int64

@@ -3,9 +3,9 @@ time worked.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec
@@ -17,8 +17,7 @@ MAX_ROWS = 1_000_000
 """Of the series; a longer run gets longer intervals."""
 
 
-@dataclass(frozen=True, eq=False)
-class Load:
+class Load(Struct, frozen=True, eq=False):
     """One group's devices over time, and the energy of the bytes that they moved (attojoules by
     component).
     """

@@ -3,12 +3,12 @@ many tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.core import FEATURES, Int64, Traffic
@@ -31,8 +31,7 @@ scatter of S in all).
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Copied:
+class Copied(Struct, frozen=True, eq=False):
     """What one rank copies from a memory ("cpu", "cxl:<id>"): bytes by the feature, or (`feature`
     "") of every step.
 
@@ -45,8 +44,7 @@ class Copied:
     experts: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class TrafficTable:
+class TrafficTable(Struct, frozen=True, eq=False):
     """What the operators of a group move: all layers, `ranks` devices in each of `stages`, and its
     part of what it does together with `members` data-parallel groups (itself included).
 

@@ -1,16 +1,16 @@
 """Attention-FFN disaggregation in the summary: how the two sides are balanced."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.core import Results
 
 DIGITS = 6
 
 
-@dataclass(frozen=True)
-class AfdSides:
+class AfdSides(Struct, frozen=True):
     """The groups of one afd_group, by index, and the pipeline stages of each."""
 
     attention: tuple[int, ...]

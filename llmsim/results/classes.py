@@ -4,10 +4,10 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
@@ -21,8 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _DIGITS = 6
 
 
-@dataclass(frozen=True)
-class Objectives:
+class Objectives(Struct, frozen=True):
     """Latency targets, ps by the name of a latency."""
 
     targets_ps: Mapping[str, int] = field(default_factory=dict)

@@ -6,8 +6,9 @@
 import io
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.core import Severity, severity_of
 from llmsim.results.error_bars import between
@@ -17,8 +18,7 @@ _LABEL_WIDTH = 10
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line of the headline; lines of a lower rank stay where there are too many."""
 
     label: str

@@ -3,10 +3,10 @@ words.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_MS, Int64, RequestColumns, Results, Status
@@ -18,8 +18,7 @@ _DIGITS = 6
 """Of a millisecond figure, which is then exact to the nanosecond."""
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """Statistics of one latency, ps. `std` is the population's (numpy's default, as in vLLM's
     benchmark); `percentiles` follow numpy's linear rule.
     """
@@ -31,8 +30,7 @@ class Distribution:
     percentiles: dict[int, float]
 
 
-@dataclass(frozen=True, eq=False)
-class Latencies:
+class Latencies(Struct, frozen=True, eq=False):
     """Per finished request, in order of rows; shapes (finished,), of `tpot_ps` (finished with two
     tokens or more,).
 

@@ -7,9 +7,9 @@ host's time between steps is no operator.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, TimeShare
@@ -20,8 +20,7 @@ from llmsim.results.utilisation import GroupUsage, operator_work, peak_flops_per
 COMPUTE, MEMORY, LINKS = "compute", "memory", "links"
 
 
-@dataclass(frozen=True)
-class OperatorLimit:
+class OperatorLimit(Struct, frozen=True):
     """One operator of one group: its time, and the part of it that arithmetic limits."""
 
     group: int
@@ -32,8 +31,7 @@ class OperatorLimit:
     """What limits most of its time: "compute", "memory" or "links"."""
 
 
-@dataclass(frozen=True)
-class GroupCosts:
+class GroupCosts(Struct, frozen=True):
     """What a group's operators are and take: `ps[name]` is the time of one execution by count."""
 
     operators: Sequence[Operator]

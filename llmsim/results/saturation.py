@@ -2,9 +2,8 @@
 trace is.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from llmsim.core import PS_PER_S, Int64, Results, Status
 from llmsim.results.metrics import finished_rows
@@ -21,8 +20,7 @@ leaves behind.
 _WAITING = ("queue_ps", "wait_ps", "preemption_ps")
 
 
-@dataclass(frozen=True)
-class Saturation:
+class Saturation(Struct, frozen=True):
     """Requests per second that arrived and that finished, and how much waiting each second of
     arrivals added.
     """

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from llmsim.columns import KvTierTotals
 from llmsim.core import (
@@ -262,7 +263,7 @@ def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, An
             {
                 "group": group.index,
                 "busy": busy,
-                **{k: _rounded(v) for k, v in vars(shares).items()},
+                **{k: _rounded(v) for k, v in asdict(shares).items()},
             }
         )
     return rows

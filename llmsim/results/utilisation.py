@@ -18,8 +18,9 @@ utilisation: bytes over time * devices * bandwidth.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.core import FEATURES, PS_PER_S, GroupInfo, Int64, Results
 from llmsim.exact import exact_sum
@@ -27,8 +28,7 @@ from llmsim.model import Attention, Gemm, Hardware, Moe, Operator
 from llmsim.power.traffic import executions, kv_tokens_read, weights_read
 
 
-@dataclass(frozen=True)
-class GroupUsage:
+class GroupUsage(Struct, frozen=True):
     """How often a group did what; from `Results.table_rows` and the counters."""
 
     by_feature: Mapping[str, Int64]
@@ -58,8 +58,7 @@ class GroupUsage:
         return self.by_feature["tokens"]
 
 
-@dataclass(frozen=True)
-class OperatorWork:
+class OperatorWork(Struct, frozen=True):
     """One operator on one rank over the whole run."""
 
     name: str
@@ -69,8 +68,7 @@ class OperatorWork:
     written_bytes: int
 
 
-@dataclass(frozen=True)
-class Utilisation:
+class Utilisation(Struct, frozen=True):
     """Shares of the data sheet's peaks, None where the data sheet lacks the peak; `busy` counts
     time with a batch.
     """

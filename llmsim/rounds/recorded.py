@@ -1,11 +1,11 @@
 """The steps of a run with their batches, and what moved meanwhile: what graphs are made of."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config.errors import InputError

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.plugins import split_options
@@ -20,8 +20,7 @@ OLD_NAMES = ("LOAD", "RR", "RAND")
 """LLMServingSim's; errors list them last, where people look."""
 
 
-@dataclass(frozen=True)
-class RouterSpec:
+class RouterSpec(Struct, frozen=True):
     """A checked routing policy: a native router by name, or one written in Python."""
 
     text: str = "LOAD"

@@ -3,10 +3,10 @@ each).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from llmsim.routing.base import GroupView, RequestView
 
@@ -250,8 +250,7 @@ class Eviction(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class EngineLimits:
+class EngineLimits(Struct, frozen=True):
     """What a group's engine allows."""
 
     max_num_seqs: int

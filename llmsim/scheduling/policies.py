@@ -3,8 +3,9 @@ are put in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InputError
@@ -57,8 +58,7 @@ QUEUE_LIMIT = "QUEUE_LIMIT"
 MAX_QUEUE = (1 << 31) - 1
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A class that was found: `make` makes a fresh object of it."""
 
     name: str
@@ -69,8 +69,7 @@ class Policy:
         return self.make.kind.position(found(self.make.kind, self.name), sentence)
 
 
-@dataclass(frozen=True)
-class PolicySpecs:
+class PolicySpecs(Struct, frozen=True):
     """Every policy of a run; None leaves the decision to the engine."""
 
     queue_order: Policy | None = None

@@ -4,16 +4,18 @@ An answer counts again only while its run is the same, each of its files has the
 the code is the same.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError
@@ -119,7 +121,7 @@ class Journal:
         text = json.dumps([asdict(one) for one in answer.files])
         identity = hashlib.sha256(text.encode()).hexdigest()[:16]
         fields = {
-            "trial": asdict(answer.trial),
+            "trial": dataclasses.asdict(answer.trial),
             "run": answer.run,
             "code": answer.code,
             "files_id": identity,

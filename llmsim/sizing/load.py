@@ -1,9 +1,11 @@
 """The load that a plan is measured with: equal draws at every level, so that levels compare."""
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Clients, Workload
@@ -73,7 +75,7 @@ class Load:
 
     def scaled(self, level: float) -> "Load":
         """The same load with another level to reach."""
-        return replace(self, level=level)
+        return dataclasses.replace(self, level=level)
 
     def _text(self, requests: int) -> str:
         if self.dataset:

@@ -1,9 +1,12 @@
 """A plan: which instances of a model, laid out how, on how many devices."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
 from llmsim.config import EngineOverrides, parse_cluster, resolve
@@ -157,7 +160,9 @@ class Plan:
     def with_counts(self, *counts: int) -> "Plan":
         """The same with other numbers of instances, pool by pool."""
         pools = zip(self.pools, counts, strict=True)
-        return replace(self, pools=tuple(replace(pool, count=count) for pool, count in pools))
+        return dataclasses.replace(
+            self, pools=tuple(dataclasses.replace(pool, count=count) for pool, count in pools)
+        )
 
     def fields(self) -> dict[str, Any]:
         """The keys of its cluster file; instances fill one node after the other."""

@@ -1,8 +1,8 @@
 """What clients do besides asking: give up after a time, and take turns in a closed loop."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
@@ -13,8 +13,7 @@ _STREAM = 7_701
 """Of the seed: think times draw from a stream that nothing else uses."""
 
 
-@dataclass(frozen=True)
-class ClientOptions:
+class ClientOptions(Struct, frozen=True):
     """`max_concurrency` 0: an open loop, in which requests come at their times whatever became of
     the others.
     """

@@ -3,7 +3,8 @@ workload.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import Workload

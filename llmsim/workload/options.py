@@ -4,16 +4,17 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
 
 PREFIX = "trace:"
 
 
-@dataclass(frozen=True)
-class TraceOptions:
+class TraceOptions(Struct, frozen=True):
     """`window_s` is in the trace's own time from its first arrival, and whole sessions fall in or
     out by their first call; then each line (request or session) is kept with probability `sample`,
     then the first `limit` (0: all); then arrivals are divided by `speedup`. Times between a

@@ -3,10 +3,10 @@ at a time.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError

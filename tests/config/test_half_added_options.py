@@ -2,7 +2,6 @@
 fails at import.
 """
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from llmsim.config.engine.options import (
 from llmsim.config.engine.reference import options_page
 
 OPTIONS = EngineOptions.model_fields.keys()
-ARGUMENTS = tuple(one.name for one in fields(engine_args.EngineArgs))
+ARGUMENTS = engine_args.EngineArgs.__struct_fields__
 
 
 def test_an_option_that_the_arguments_lack_is_named() -> None:

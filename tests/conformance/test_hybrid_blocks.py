@@ -143,7 +143,7 @@ def kv_cache_configs(config: Any, told: list[dict[str, Any]], available: list[in
 
 
 def at(layout: Layout, stage: int) -> Layout:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(layout, stage=stage)
 

@@ -2,11 +2,11 @@
 
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.costs import CostRequest
 from llmsim.costs.sources.silicon.database import Database, find_database

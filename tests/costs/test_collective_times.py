@@ -2,10 +2,9 @@
 are among.
 """
 
-from dataclasses import replace
-
 import pytest
 from builders import needs_database, request
+from msgspec.structs import replace
 
 from llmsim.costs.catalog import look
 from llmsim.costs.collectives import collective_pricer

@@ -2,18 +2,17 @@
 is imported.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from processes import HANGS_S
 
 from llmsim.cli import main
@@ -84,7 +83,7 @@ def test_any_change_of_the_inputs_compiles_anew(tmp_path: Path) -> None:
     second = compile_costs(asked)
     assert first.table_hash != second.table_hash
     assert next(op for op in second.ops if op.name == "qkv_proj").ps[1] == 12_000_000
-    assert compile_costs(dataclasses.replace(asked, max_seqs=64)).table_hash != second.table_hash
+    assert compile_costs(replace(asked, max_seqs=64)).table_hash != second.table_hash
 
 
 def test_the_table_hash_does_not_depend_on_where_the_bundle_lies(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_parallel_processes_share_the_cache(own_cache: Path) -> None:
 def test_a_cached_run_imports_no_heavy_library(own_cache: Path) -> None:
     compile_costs(request(source="silicon"))
     program = (
-        "import sys, dataclasses; from llmsim.model import *; from llmsim.costs import "
+        "import sys; from llmsim.model import *; from llmsim.costs import "
         f"CostRequest, compile_costs;m = load_model({LLAMA!r}); l = Layout(); d = Dtypes();r = "
         "CostRequest(m, l, d, 'RTXPRO6000', load_hardware('RTXPRO6000'), 0, operators(m, l, d), "
         "2048, 128, 16384,(1, 2, 4, 8, 256, 512), source='silicon'); "

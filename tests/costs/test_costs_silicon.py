@@ -2,12 +2,11 @@
 independent profile.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
@@ -92,7 +91,7 @@ def test_shapes_between_measured_ones_are_predicted_closely(gemms: GemmTable) ->
         for j in range(8, 19, 2):
             keep_n = np.arange(len(gemms.n_axis)) != i
             keep_k = np.arange(len(gemms.k_axis)) != j
-            without = dataclasses.replace(
+            without = replace(
                 gemms,
                 n_axis=gemms.n_axis[keep_n],
                 k_axis=gemms.k_axis[keep_k],
@@ -289,7 +288,7 @@ def test_no_model_of_any_shape_beats_the_data_sheet(
     vocab: int,
     kv: str,
 ) -> None:
-    model = dataclasses.replace(
+    model = replace(
         request().model,
         num_attention_heads=heads,
         num_key_value_heads=heads // group,
@@ -327,9 +326,7 @@ def test_no_model_of_any_shape_beats_the_data_sheet(
 
 
 def test_an_unmeasured_head_shape_is_scaled_and_says_so() -> None:
-    model = dataclasses.replace(
-        request().model, num_attention_heads=56, num_key_value_heads=8, head_dim=128
-    )
+    model = replace(request().model, num_attention_heads=56, num_key_value_heads=8, head_dim=128)
     costs = compile_costs(request(model, "H100", source="silicon"))
     assert "scaled from heads=" in costs.attention.source
     split = costs.attention.split
@@ -356,7 +353,7 @@ def test_experts_and_their_routing_are_named() -> None:
         and (skewed.ps != moe.ps).any()
         and skewed.sampled is None
     )
-    scaled = dataclasses.replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
+    scaled = replace(request("Qwen/Qwen3-30B-A3B").model, moe_intermediate_size=1000)
     costs = compile_costs(request(scaled, "H100", source="silicon"))
     assert "scaled from MoeShape" in next(op for op in costs.ops if op.name == "moe").source
 

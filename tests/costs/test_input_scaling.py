@@ -3,11 +3,11 @@ attention only.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import llmsim
 from llmsim.costs import CostRequest, compile_costs

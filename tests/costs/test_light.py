@@ -1,10 +1,9 @@
 """Least times by a data sheet: bandwidth, peaks, caches and floors by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from builders import request
+from msgspec.structs import replace
 
 from llmsim.costs.hardware_limits import (
     UNKNOWN_FLOPS,

@@ -1,11 +1,11 @@
 """vLLM's quick all-reduce on AMD's cards: which vectors it takes, what it sends, and how long."""
 
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from evaluation.amd_collectives import errors_of, errors_table
 from llmsim.costs.nccl.constants import measured_machine

@@ -2,7 +2,6 @@
 cache held.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from llmsim.core import Provenance
 from llmsim.costs import compile_costs

@@ -1,9 +1,8 @@
 """Cards that nobody measured, from a measured one of the same chip."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from evaluation.similar_cards import errors
 from llmsim.config.errors import InputError

@@ -2,11 +2,11 @@
 kernel, by hand.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import request
+from msgspec.structs import replace
 
 from llmsim.costs.source import SKEW_FRACTION_BITS
 from llmsim.costs.sources.bundle.attention import skew_ps_per_token_q20

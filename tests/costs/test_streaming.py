@@ -1,9 +1,8 @@
 """Kernels that only move data: the card's own curve over bytes, and the physics it must show."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import peak_rates_of

@@ -1,10 +1,9 @@
 """Matrices at the clock of the power limit, by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from builders import request
+from msgspec.structs import replace
 
 from llmsim.core import Provenance
 from llmsim.costs.source import Curve

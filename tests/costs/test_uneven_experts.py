@@ -1,9 +1,8 @@
 """Where times of unevenly loaded experts come from: measured so, or drawn for every layer."""
 
-from dataclasses import replace
-
 import pytest
 from builders import needs_database, request
+from msgspec.structs import replace
 
 from llmsim.costs import compile_costs
 from llmsim.costs.experts.routing import parse_expert_routing

@@ -3,12 +3,12 @@
 import csv
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options

@@ -1,11 +1,11 @@
 """Which KV goes from which rank to which, between any two layouts."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmsim.config.errors import NotYetError
 from llmsim.lowering.kv.resharding import kv_shares, of_several_kinds, prefill_all_but_last_token

@@ -3,11 +3,11 @@ run.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare
 from llmsim.cli import main

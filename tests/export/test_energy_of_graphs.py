@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 from shallow import shallow
 
 from llmsim.api.prepare import prepare
@@ -107,7 +107,7 @@ def test_nodes_add_up_to_steps_and_steps_to_the_run(name: str, tmp_path: Path) -
             assert len(energies) == len(graph.members)
             for one in energies:
                 # Steps of stages overlap: the time of both is the earlier one's.
-                parts = {**vars(one), "waiting_aj": 0} if "stages" in name else vars(one)
+                parts = asdict(one) | ({"waiting_aj": 0} if "stages" in name else {})
                 assert min(parts.values()) >= 0
             own = [node for node in graph.nodes if node.kind not in KINDS]
             total_aj = sum(node.energy_aj for node in own) + sum(one.waiting_aj for one in energies)

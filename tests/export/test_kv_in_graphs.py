@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.api.prepare import Prepared, prepare
 from llmsim.cli.run.arguments import checked_options

@@ -1,9 +1,9 @@
 """Links as a calibration corrects them, and calibrations that are refused."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.config import Deployment, EngineOverrides, load_cluster, resolve
 from llmsim.config.errors import InputError

@@ -2,8 +2,6 @@
 need.
 """
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from costs.builders import request
@@ -48,7 +46,7 @@ def costs(attention: AttentionCost, *ops: Operator) -> CompiledCosts:
         )
         for op in ops
     )
-    floor = Floor(*[0] * (len(fields(Floor)) - 1), enforce=False)
+    floor = Floor(*[0] * (len(Floor.__struct_fields__) - 1), enforce=False)
     return CompiledCosts(tables, attention, floor, (), (), (), "hash")
 
 

@@ -3,12 +3,12 @@ routing, memory.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.costs.experts.load_sampling import LayerDraws, place

@@ -191,7 +191,12 @@ def test_a_bundle_with_both_families_gives_each_step_its_own(tmp_path: Path) -> 
     assert "replayed up to 4 tokens, then launched" in by_family(curve(1), curve(2), 4).source
     assert by_family(curve(1), curve(2), 0).ps.tolist() == [2] * 11
     assert by_family(curve(1), curve(2), 10).ps.tolist() == [1] * 11
-    assert CostRequest.__dataclass_fields__["cuda_graph_sizes"].default == ()
+    defaults = dict(
+        zip(
+            CostRequest.__struct_fields__[::-1], CostRequest.__struct_defaults__[::-1], strict=False
+        )
+    )
+    assert defaults["cuda_graph_sizes"] == ()
 
 
 @pytest.mark.skipif(

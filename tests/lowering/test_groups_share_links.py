@@ -1,13 +1,13 @@
 """Collectives of groups whose routes share links slow each other by what the engine says."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 import llmsim
 from llmsim._native import engine

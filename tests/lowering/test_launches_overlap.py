@@ -1,12 +1,12 @@
 """The host prepares and launches a step from when it has the batch, while the step before runs."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import llmsim
 from llmsim.api.prepare import prepare

@@ -3,7 +3,6 @@ trees and reducing switches on the network cards of all ranks.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from costs.builders import needs_database
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmsim._native import engine
 from llmsim.api.busbw import BusRequest, bus_bandwidths

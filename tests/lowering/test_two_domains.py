@@ -114,7 +114,7 @@ def test_an_ffn_cut_over_all_replicas_leaves_room(tmp_path: Path) -> None:
 @given(*(st.integers(1, 8) for _ in range(4)))
 @settings(max_examples=200)
 def test_products_agree_or_the_rule_is_named(tp: int, dp: int, ffn_tp: int, ffn_ep: int) -> None:
-    given_keys: dict[str, Any] = dict.fromkeys(LayoutKeys.__dataclass_fields__)
+    given_keys: dict[str, Any] = dict.fromkeys(LayoutKeys.__struct_fields__)
     keys = LayoutKeys(
         **given_keys
         | {"attn_tp_size": tp, "attn_dp_size": dp, "ffn_tp_size": ffn_tp, "ffn_ep_size": ffn_ep}

@@ -101,7 +101,7 @@ def test_figures_are_plausible_and_sourced(name: str) -> None:
     assert 30 < hardware.flops["bf16"] / hardware.memory_bandwidth_bytes_per_s < 1000
     kernels = ("fa2", "fa3", "flashinfer", "triton", "pallas", "fused_sdpa", "nki", "ascend_fa")
     assert hardware.attention_kernel in kernels
-    assert set(hardware.sources) <= set(vars(hardware))
+    assert set(hardware.sources) <= set(hardware.__struct_fields__)
     for constant in ("decode_skew_stream_bytes_per_s", "l2_bandwidth_bytes_per_s"):
         assert (getattr(hardware, constant) is None) == (constant not in hardware.sources)
     if hardware.tdp_w is None:
@@ -200,13 +200,13 @@ def test_a_bundled_sheet_without_silicon_system_loads(
 
 def test_what_checks_sheets_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    adapter = hardware.TypeAdapter
+    create = hardware.create_model
 
-    def make(kind: type) -> Any:
-        made.append(kind)
-        return adapter(kind)
+    def make(title: str, /, **fields: Any) -> Any:
+        made.append(title)
+        return create(title, **fields)
 
-    monkeypatch.setattr(hardware, "TypeAdapter", make)
+    monkeypatch.setattr(hardware, "create_model", make)
     hardware._sheet_reader.cache_clear()
     (tmp_path / "a.json").write_bytes((HARDWARE_DIR / "h100_sxm.json").read_bytes())
     sheets = [load_hardware(str(tmp_path / "a.json")) for _ in range(3)]

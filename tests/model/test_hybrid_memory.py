@@ -1,6 +1,6 @@
 """The ledger of models whose layers see different contexts."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from llmsim.model import (
     Dtypes,

@@ -4,10 +4,10 @@ and weights arrive, layer by layer.
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from package import PRESETS
 
 from llmsim.config.errors import InputError, NotYetError

@@ -2,12 +2,12 @@
 arithmetic.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InfeasibleError

@@ -3,10 +3,10 @@ published counts.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.config.errors import LlmsimError
 from llmsim.lowering.parallel_layout import stages_of

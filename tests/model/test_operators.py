@@ -2,11 +2,10 @@
 refuse a layout.
 """
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
 from llmsim.model import (
@@ -283,7 +282,7 @@ def test_all_operators_are_well_formed(model: ModelConfig, tp: int) -> None:
         assert op.kind == "collective" or op.write_bytes_per_token > 0
         assert all(
             isinstance(value, int)
-            for name, value in vars(op).items()
+            for name, value in asdict(op).items()
             if name.endswith(("bytes", "_token"))
         )
 

@@ -3,8 +3,8 @@ own signatures.
 """
 
 import ast
+import dataclasses
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 torch: Any = pytest.importorskip(
     "torch", reason="PyTorch is not installed (extra llmsim[profiler])"
@@ -200,7 +201,7 @@ def test_the_installed_vllm_takes_these_arguments(monkeypatch: pytest.MonkeyPatc
         monkeypatch, f"{ops}.triton_unified_attention", unified_attention=keep("unified_attention")
     )
     module(monkeypatch, "vllm.model_executor.layers.fused_moe", fused_experts=keep("fused_experts"))
-    buffers = Buffers(torch, CPU, torch.float32, replace(SHAPE, sinks=True), BATCH)
+    buffers = Buffers(torch, CPU, torch.float32, dataclasses.replace(SHAPE, sinks=True), BATCH)
     for name in ("flash", "triton"):
         KERNELS[name].call(torch, buffers)()
     expert_kernels.KERNELS["wide"]["vllm"](torch, torch.float32, None, None, "silu")(

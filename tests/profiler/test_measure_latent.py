@@ -3,12 +3,13 @@ simulated.
 """
 
 import csv
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, model_names, operators
@@ -126,10 +127,12 @@ def test_a_kernel_that_is_wrong_or_fails_is_not_used(
         raise OSError("libcuda is not there")
 
     kernels = {
-        "wrong": replace(family.kernels[names[-1]], call=scrambled),
-        "broken": replace(family.kernels[names[-1]], missing=missing),
+        "wrong": dataclasses.replace(family.kernels[names[-1]], call=scrambled),
+        "broken": dataclasses.replace(family.kernels[names[-1]], missing=missing),
     }
-    monkeypatch.setattr(attention, "family_of", lambda _: replace(family, kernels=kernels))
+    monkeypatch.setattr(
+        attention, "family_of", lambda _: dataclasses.replace(family, kernels=kernels)
+    )
     good, reasons = attention.usable_kernels(torch, cpu, torch.float32, shape)
     assert (
         good == []
@@ -361,7 +364,7 @@ def test_what_transformers_cannot_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r'--attention is "packed", and transformers does not batch'
     ):
-        dry_run(replace(options, attention="packed"))
+        dry_run(dataclasses.replace(options, attention="packed"))
     the_torch()
     with pytest.raises(
         InputError, match=r'--attention is "paged": for this model it may be auto, sdpa, flash'

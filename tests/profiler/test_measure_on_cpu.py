@@ -3,12 +3,13 @@ is logged.
 """
 
 import csv
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, operators
@@ -72,7 +73,7 @@ def options(tiny: Path, out: Path, **changes: Any) -> MeasureOptions:
         clock="cpu",
         style="fused",
     )
-    return replace(base, **changes)
+    return dataclasses.replace(base, **changes)
 
 
 def rows(folder: Path, name: str) -> list[dict[str, str]]:
@@ -99,8 +100,12 @@ def test_kernels_that_cannot_run_say_why() -> None:
 
 def test_a_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dict(KERNELS)
-    broken["sdpa"] = replace(broken["sdpa"], call=lambda torch, buffers: lambda: buffers.query * 0)
-    broken["packed"] = replace(broken["packed"], call=lambda torch, buffers: lambda: 1 / 0)
+    broken["sdpa"] = dataclasses.replace(
+        broken["sdpa"], call=lambda torch, buffers: lambda: buffers.query * 0
+    )
+    broken["packed"] = dataclasses.replace(
+        broken["packed"], call=lambda torch, buffers: lambda: 1 / 0
+    )
     monkeypatch.setattr("llmsim.profiler.attention.attention.KERNELS", broken)
     good, reasons = usable_kernels(torch, CPU, torch.float32, HeadShape(4, 2, 16))
     assert good == [] and "wrong by" in reasons["sdpa"] and "ZeroDivisionError" in reasons["packed"]

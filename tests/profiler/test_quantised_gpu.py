@@ -4,13 +4,13 @@ signatures.
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmsim.model import Dtypes, Layout, load_model, operators
 

@@ -2,13 +2,14 @@
 alone.
 """
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from results.conftest import make_results
 
 import llmsim
@@ -26,7 +27,7 @@ TARGETS = Objectives({"ttft": 9 * MS}, {"chat": {"ttft": 5 * MS, "e2el": 60 * MS
 
 
 def with_classes(results: Results, names: list[str]) -> Results:
-    return replace(results, workload=replace(results.workload, slo_class=names))
+    return dataclasses.replace(results, workload=replace(results.workload, slo_class=names))
 
 
 def alone(results: Results, wanted: str) -> Results:
@@ -36,7 +37,7 @@ def alone(results: Results, wanted: str) -> Results:
     rows = np.flatnonzero(np.array(workload.slo_class) == wanted)
     columns = {name: column[rows] for name, column in vars(results.requests).items()}
     times = {"arrival_ps": workload.arrival_ps[rows], "input_tokens": workload.input_tokens[rows]}
-    return replace(
+    return dataclasses.replace(
         results,
         workload=replace(workload, **times, slo_class=[wanted] * len(rows)),
         requests=type(results.requests)(**columns),

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.columns import LatencyCauses, SeriesColumns, StepColumns
 from llmsim.config.errors import InputError
@@ -67,7 +68,7 @@ def test_csv_has_the_peers_columns_and_adds_up(build, tmp_path):
 
 def test_csv_uses_the_traces_ids(build, tmp_path):
     results = build(20)
-    object.__setattr__(results.workload, "request_id", [f"r,{row}" for row in range(20)])
+    results.workload = replace(results.workload, request_id=[f"r,{row}" for row in range(20)])
     write_csv(results, tmp_path / "out.csv")
     assert all(row["request id"].startswith("r,") for row in rows_of(tmp_path / "out.csv"))
 

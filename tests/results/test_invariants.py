@@ -1,12 +1,13 @@
 """Every invariant fails when a run's figures are wrong: one column at a time is changed by one."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
@@ -53,7 +54,7 @@ def plus(column: Any, rows: Any, amount: int = 1) -> Any:
 
 
 def counter(name: str, group: int, amount: int) -> Change:
-    return lambda results: replace(
+    return lambda results: dataclasses.replace(
         results, counters={**results.counters, name: plus(results.counters[name], group, amount)}
     )
 
@@ -62,7 +63,9 @@ def request(name: str, row: int, value: int) -> Change:
     def changed(results: Results) -> Results:
         column = np.array(getattr(results.requests, name))
         column[row] = value
-        return replace(results, requests=replace(results.requests, **{name: column}))
+        return dataclasses.replace(
+            results, requests=dataclasses.replace(results.requests, **{name: column})
+        )
 
     return changed
 
@@ -71,13 +74,15 @@ def kv_transfer(name: str, rows: Any, amount: int) -> Change:
     def changed(results: Results) -> Results:
         assert results.kv_transfers is not None
         column = plus(getattr(results.kv_transfers, name), rows, amount)
-        return replace(results, kv_transfers=replace(results.kv_transfers, **{name: column}))
+        return dataclasses.replace(
+            results, kv_transfers=dataclasses.replace(results.kv_transfers, **{name: column})
+        )
 
     return changed
 
 
 def blame(name: str, row: int, amount: int) -> Change:
-    return lambda results: replace(
+    return lambda results: dataclasses.replace(
         results, blame={**results.blame, name: plus(results.blame[name], row, amount)}
     )
 
@@ -90,7 +95,9 @@ def late(row: int) -> Change:
         assert h is not None
         scheduled_ps = np.array(h.decode_scheduled_ps)
         scheduled_ps[row] = h.kv_landed_ps[row] - 1
-        return replace(results, kv_transfers=replace(h, decode_scheduled_ps=scheduled_ps))
+        return dataclasses.replace(
+            results, kv_transfers=dataclasses.replace(h, decode_scheduled_ps=scheduled_ps)
+        )
 
     return changed
 
@@ -125,7 +132,7 @@ WRONG: Mapping[str, tuple[Change, str, str]] = {
     "queued": (request("queued_ps", 2, -1), "2 causality", "request 2 goes back in time"),
     "first": (request("first_token_ps", 4, 1), "2 causality", "request 4 goes back in time"),
     "gap": (
-        lambda results: replace(
+        lambda results: dataclasses.replace(
             results, itl_values_ps=np.concatenate([[-1], results.itl_values_ps[1:]])
         ),
         "3 clock",
@@ -143,7 +150,7 @@ WRONG: Mapping[str, tuple[Change, str, str]] = {
         "emitted and generated tokens differ",
     ),
     "itl": (
-        lambda results: replace(results, itl_counts=plus(results.itl_counts, 0)),
+        lambda results: dataclasses.replace(results, itl_counts=plus(results.itl_counts, 0)),
         "5 tokens",
         "inter-token latencies for",
     ),
@@ -206,7 +213,7 @@ def test_a_users_own_times_may_be_faster_than_light(apart: Results) -> None:
 
 def powered_with(results: Results, **changes: Any) -> Results:
     assert results.energy is not None
-    return replace(results, energy=replace(results.energy, **changes))
+    return dataclasses.replace(results, energy=replace(results.energy, **changes))
 
 
 def test_four_ways_to_split_the_energy_agree(powered: Results) -> None:
@@ -245,7 +252,7 @@ def test_a_cluster_that_drew_nothing_is_consistent(powered: Results) -> None:
         unattributed_j=0.0,
         series={name: np.zeros_like(column)[:0] for name, column in energy.series.items()},
     )
-    assert violated(replace(powered, energy=nothing)) == {}
+    assert violated(dataclasses.replace(powered, energy=nothing)) == {}
 
 
 def test_intervals_begin_where_the_one_before_of_their_node_ended() -> None:

@@ -3,13 +3,14 @@ figures are found.
 """
 
 import copy
-from dataclasses import replace
+import dataclasses
 from time import perf_counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from results.conftest import make_results
 
 from llmsim.columns import LatencyCauses
@@ -32,9 +33,9 @@ def slowed(results: Results, times: int) -> Results:
     def later(column: np.ndarray) -> np.ndarray:
         return np.where(column < 0, column, arrival_ps + (column - arrival_ps) * times)
 
-    return replace(
+    return dataclasses.replace(
         results,
-        requests=replace(
+        requests=dataclasses.replace(
             requests,
             queued_ps=later(requests.queued_ps),
             scheduled_ps=later(requests.scheduled_ps),
@@ -137,10 +138,10 @@ def test_a_million_requests_are_checked_in_a_fraction_of_a_second() -> None:
     requests = results.requests
     wide = {name: np.tile(column, 1000) for name, column in vars(requests).items()}
     workload = replace(results.workload, input_tokens=np.tile(results.workload.input_tokens, 1000))
-    results = replace(
+    results = dataclasses.replace(
         results,
         workload=workload,
-        requests=replace(requests, **wide),
+        requests=dataclasses.replace(requests, **wide),
         itl_counts=results.itl_counts * 1000,
         blame={name: np.tile(column, 1000) for name, column in results.blame.items()},
     )

@@ -3,13 +3,14 @@ answer is whole.
 """
 
 import copy
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
@@ -66,7 +67,7 @@ def test_it_holds_where_requests_are_computed_again(results: Results) -> None:
 def test_a_counter_that_is_one_off_is_found(results: Results, counter: str, by: int) -> None:
     counters = {name: column.copy() for name, column in results.counters.items()}
     counters[counter][0] += by
-    assert "tokens" in verdict(replace(results, counters=counters))
+    assert "tokens" in verdict(dataclasses.replace(results, counters=counters))
 
 
 def shortened(results: Results, row: int, tokens: int, *, hide: bool) -> Results:
@@ -78,7 +79,7 @@ def shortened(results: Results, row: int, tokens: int, *, hide: bool) -> Results
     if hide:
         counters["generation_tokens"][0] -= tokens
         counters["scheduled_tokens"][0] -= tokens
-    return replace(results, requests=requests, counters=counters)
+    return dataclasses.replace(results, requests=requests, counters=counters)
 
 
 @pytest.mark.parametrize("hide", [False, True])
@@ -93,7 +94,7 @@ def test_a_finished_request_that_emitted_less_is_found(results: Results, hide: b
 def test_tokens_that_were_never_scheduled_are_found(results: Results) -> None:
     """Of a request whose whole prompt is said to be longer than what ran."""
     workload = replace(results.workload, input_tokens=results.workload.input_tokens + 1)
-    assert "scheduled" in verdict(replace(results, workload=workload))
+    assert "scheduled" in verdict(dataclasses.replace(results, workload=workload))
 
 
 def test_answers_cut_at_the_model_length_are_whole() -> None:
@@ -144,4 +145,4 @@ def test_it_holds_wherever_a_run_is_cut(horizon: str) -> None:
     assert verdict(results) == "ok" and results.cut_short
     counters: dict[str, Any] = {name: column.copy() for name, column in results.counters.items()}
     counters["scheduled_tokens"][0] -= 1
-    assert verdict(replace(results, counters=counters)) != "ok"
+    assert verdict(dataclasses.replace(results, counters=counters)) != "ok"

@@ -5,6 +5,7 @@ data sheet.
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from llmsim.api.prepare import prepare, trial
 from llmsim.cli.run.arguments import checked_options
@@ -87,9 +88,9 @@ def test_four_ranks_do_a_quarter_each():
 
 def test_without_a_data_sheet_there_is_no_utilisation():
     group, results = run("h100_llama31_8b.json", "synthetic:n=1,rate=1,input=16,output=5")
-    assert set(vars(utilisation(group.operators, group_usage(results, 0), None, 10)).values()) == {
-        None
-    }
+    assert set(
+        asdict(utilisation(group.operators, group_usage(results, 0), None, 10)).values()
+    ) == {None}
 
 
 def test_experts_are_read_as_far_as_tokens_touch_them():

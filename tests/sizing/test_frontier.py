@@ -1,12 +1,12 @@
 """Searches over very many points: nothing that matters is pruned, dropped or lost."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.sizing.frontier import (

@@ -1,9 +1,10 @@
 """Plans: what is measured is what `llmsim run` gives for their cluster file."""
 
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import llmsim
 from llmsim.config import Deployment, EngineOverrides, parse_cluster, resolve
@@ -88,7 +89,7 @@ def test_levels_differ_in_the_gaps_alone() -> None:
     slow, fast = load.workload(1.0, 50, 16), load.workload(4.0, 50, 16)
     assert (slow.input_tokens == fast.input_tokens).all()
     assert abs(slow.arrival_ps - 4 * fast.arrival_ps).max() <= 2
-    closed = replace(load, kind=CONCURRENCY)
+    closed = dataclasses.replace(load, kind=CONCURRENCY)
     clients = closed.clients(7.0)
     assert clients is not None and clients.count == 7
     assert not closed.workload(7.0, 50, 16).arrival_ps.any()

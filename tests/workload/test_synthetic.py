@@ -4,13 +4,13 @@ JSONL round trip.
 
 import importlib.util
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from reference_hasher import ReferenceHasher
 
 from llmsim.config.errors import InputError

@@ -4,10 +4,11 @@ import copy
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_inputs import RunInputs
 from llmsim.api.cluster import Cluster

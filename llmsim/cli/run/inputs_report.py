@@ -4,8 +4,9 @@ way again.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from llmsim.config.errors import InfeasibleError, InputError, PluginRefused, may_pass
 from llmsim.config.input_files import InputFiles

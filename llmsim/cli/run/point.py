@@ -1,10 +1,12 @@
 """One run of a search, in a process that keeps what it compiled for the next one."""
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
@@ -71,7 +73,11 @@ class _Run:
                 raise
 
         options = _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
-        return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
+        return (
+            dataclasses.replace(options, dataset=dataset, num_reqs=int(requests))
+            if plain
+            else options
+        )
 
     def _simulated(self, options: RunOptions) -> int:
         from llmsim.api.prepare import with_workload
@@ -142,7 +148,7 @@ def capacity(bench: "Bench", asked: AskedCapacity) -> Ended:
 
     def at(rate: float) -> Ended:
         words = words_at(asked.asked.words, rate)
-        return ended(bench, replace(asked.asked, words=words))
+        return ended(bench, dataclasses.replace(asked.asked, words=words))
 
     def missed(found: Ended) -> str:
         if found.summary is None:
@@ -159,10 +165,10 @@ def capacity(bench: "Bench", asked: AskedCapacity) -> Ended:
     if best.summary is None:
         return best
     if why := missed(best):
-        return replace(best, capacity_rps=0.0, said=f"at {low:g} requests/s {why}")
+        return dataclasses.replace(best, capacity_rps=0.0, said=f"at {low:g} requests/s {why}")
     top = at(high)
     if not missed(top):
-        return replace(top, capacity_rps=high)
+        return dataclasses.replace(top, capacity_rps=high)
     while high / low > 1 + asked.precision:
         middle = (low * high) ** 0.5
         found = at(middle)
@@ -170,4 +176,4 @@ def capacity(bench: "Bench", asked: AskedCapacity) -> Ended:
             high = middle
         else:
             low, best = middle, found
-    return replace(best, capacity_rps=low)
+    return dataclasses.replace(best, capacity_rps=low)

@@ -3,8 +3,9 @@ how.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import asdict, replace
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.cluster_file.instance import AFD_ROLES, Instance
@@ -121,7 +122,7 @@ def _require_alike(cluster: Cluster, members: list[Placed]) -> None:
 
 
 def _options(group: Group) -> tuple[object, ...]:
-    return tuple(value for name, value in vars(group.engine).items() if name != "origin")
+    return tuple(value for name, value in asdict(group.engine).items() if name != "origin")
 
 
 def _require_one_model_and_depth(cluster: Cluster, members: list[Placed]) -> None:

@@ -7,8 +7,9 @@ an instance becomes as many groups. On a dense model `ffn_ep_size` counts copies
 left out is inferred from `num_npus` and the product rule.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from llmsim.config.constraints import broken_rule
 

@@ -6,7 +6,8 @@ stage. The newer one gives any subset of `num_npus` = `tp_size` x `pp_size`, `ep
 two_domains.py.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.cluster_file.attention_ffn import (
     ONE_DOMAIN,
@@ -17,8 +18,7 @@ from llmsim.config.cluster_file.attention_ffn import (
 from llmsim.config.constraints import broken_rule
 
 
-@dataclass(frozen=True)
-class ParallelLayout:
+class ParallelLayout(Struct, frozen=True):
     """How a serving group uses its devices: num_devices = tp * pp * pcp."""
 
     num_devices: int
@@ -38,8 +38,7 @@ class ParallelLayout:
     """Ranks over which the FFN is cut, where attention and FFN are laid out apart."""
 
 
-@dataclass(frozen=True)
-class LayoutKeys:
+class LayoutKeys(Struct, frozen=True):
     """The layout keys of an instance as the file gives them; None where absent or null."""
 
     npu_num: int | None

@@ -1,9 +1,9 @@
 """One instance of the cluster file: a model on some devices, how it is split, placed and served."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
+from msgspec.structs import replace
 from pydantic import Field, model_validator
 
 from llmsim.config.cluster_file import vllm_names
@@ -263,7 +263,7 @@ class Instance(EngineOptions):
     @cached_property
     def layout(self) -> ParallelLayout:
         """Devices, tp, pp and ep, whichever dialect gave them."""
-        keys = {name: getattr(self, name) for name in LayoutKeys.__dataclass_fields__}
+        keys = {name: getattr(self, name) for name in LayoutKeys.__struct_fields__}
         for name, vllm in vllm_names.SIZES.items():
             require_equal((name, vllm), (keys[name], getattr(self, vllm)))
             keys[name] = keys[name] if keys[name] is not None else getattr(self, vllm)

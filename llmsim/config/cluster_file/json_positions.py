@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Location = tuple[str | int, ...]
 """Keys and list indices from the root, as in ("nodes", 0, "link_bw")."""
@@ -12,8 +13,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _PLAIN_KEY = re.compile(r"[\w$-]+")
 
 
-@dataclass
-class _Container:
+class _Container(Struct):
     is_list: bool
     key: str | int | None
 

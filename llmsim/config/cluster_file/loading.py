@@ -7,9 +7,10 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from llmsim.config import input_files
 from llmsim.config.cluster_file.json_positions import (
@@ -25,8 +26,7 @@ from llmsim.config.errors import InputError
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Struct, frozen=True):
     """A JSON text with the name to blame; `text` is empty for data that never was in a file."""
 
     name: str
@@ -51,8 +51,7 @@ class Document:
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
 
 
-@dataclass(frozen=True)
-class LayoutDocument(Document):
+class LayoutDocument(Document, frozen=True):
     """The same text where a layout's instances stand for those of nodes."""
 
     places: tuple[tuple[Location, ...], ...] = ()

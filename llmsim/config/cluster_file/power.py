@@ -3,8 +3,9 @@ is attojoules.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from llmsim.config.cluster_file.cluster import Cluster, Node
 from llmsim.config.cluster_file.devices import CxlMemory, NodePower, NpuPower
@@ -12,8 +13,7 @@ from llmsim.config.errors import InputError
 from llmsim.config.units import pj_to_aj, s_to_ps, w_to_uw
 
 
-@dataclass(frozen=True)
-class AcceleratorPower:
+class AcceleratorPower(Struct, frozen=True):
     """One device in its three states; standby lasts `standby_ps` after work, then the device is
     idle.
     """
@@ -29,8 +29,7 @@ class AcceleratorPower:
     """Power of the active state without a cap."""
 
 
-@dataclass(frozen=True)
-class NodePowerSpec:
+class NodePowerSpec(Struct, frozen=True):
     """What one node draws: constant powers, and energies per bit moved."""
 
     accelerators: Mapping[str, AcceleratorPower]
@@ -50,8 +49,7 @@ class NodePowerSpec:
     """Of the processors above `cpu_uw`, while all of their cores run operators of instances."""
 
 
-@dataclass(frozen=True)
-class PoolPowerSpec:
+class PoolPowerSpec(Struct, frozen=True):
     """What the CXL pool of the cluster draws."""
 
     idle_uw: int

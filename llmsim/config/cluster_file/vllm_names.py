@@ -1,8 +1,9 @@
 """Keys of an instance under the names of `vllm serve`: what each of them stands for here."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from llmsim.config.constraints import broken_rule
 

@@ -1,9 +1,11 @@
 """The engine's arguments with every default filled in, each with its origin."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from llmsim.config.engine.defaults import (
     Positions,
@@ -84,8 +86,7 @@ _IN_PS = (
 )
 
 
-@dataclass(frozen=True)
-class EngineArgs:
+class EngineArgs(Struct, frozen=True):
     """What a group's engine runs with; immutable. None leaves a value to the model."""
 
     engine_profile: str
@@ -247,7 +248,7 @@ class EngineArgs:
         """Every option by name as plain values, without the origins."""
         values = {
             name: value
-            for name, value in vars(self).items()
+            for name, value in asdict(self).items()
             if name not in _SHOWN_APART and (value or name not in _SHOWN_IF_SET)
         }
         values["speculation"] = None if self.speculation is None else asdict(self.speculation)
@@ -258,8 +259,7 @@ class EngineArgs:
         return self.origin[field] not in (COMMAND_LINE, CLUSTER_FILE)
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """One layer of options: where they come from, what they say, and how an error refers to one of
     them.
     """
@@ -487,4 +487,4 @@ def check_agreement(options: Iterable[str], arguments: Iterable[str]) -> None:
             raise TypeError(f"the engine option {name} is half added: EngineArgs does not have it")
 
 
-check_agreement(EngineOptions.model_fields, (one.name for one in fields(EngineArgs)))
+check_agreement(EngineOptions.model_fields, EngineArgs.__struct_fields__)

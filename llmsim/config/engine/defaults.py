@@ -1,8 +1,9 @@
 """Fills in the engine's options that follow from others, by the rules of its version."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
 from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
@@ -14,8 +15,7 @@ Positions = dict[str, Callable[[str], str]]
 """For each given option, how to name its position."""
 
 
-@dataclass(frozen=True)
-class StepLimits:
+class StepLimits(Struct, frozen=True):
     """Limits of a step beyond the token budget (llmsim/native/scheduler/step_limits.h); tokens and
     sequences.
     """

@@ -3,9 +3,9 @@ vLLM's names.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from llmsim.config.constraints import broken_rule, shown
@@ -102,8 +102,7 @@ def require_equal(names: tuple[str, ...], values: tuple[object, ...]) -> None:
             raise broken_rule(tuple(name.split(".")), sentence)
 
 
-@dataclass(frozen=True)
-class OnCommandLine:
+class OnCommandLine(Struct, frozen=True):
     """Marks an option that `llmsim run` takes as well, under the field's name with dashes."""
 
     kind: type
@@ -117,8 +116,7 @@ class OnCommandLine:
         return (first, *self.other_names)
 
 
-@dataclass(frozen=True)
-class ParameterOf:
+class ParameterOf(Struct, frozen=True):
     """Marks an option that is a parameter of one scheduler, by its name beside the scheduler's
     class, which also declares its default and its limits.
     """

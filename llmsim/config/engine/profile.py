@@ -5,11 +5,13 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim.config import input_files
 from llmsim.config.engine.version_rules import VERSION_RULES
@@ -35,8 +37,7 @@ V2_FEATURES = (
 _FOLDER = PRESETS_DIR / "engines"
 
 
-@dataclass(frozen=True)
-class DeviceClass:
+class DeviceClass(Struct, frozen=True):
     """Batch defaults of devices with enough memory whose name fits; the first class that fits
     holds.
     """
@@ -58,8 +59,7 @@ class DeviceClass:
         )
 
 
-@dataclass(frozen=True)
-class GraphRule:
+class GraphRule(Struct, frozen=True):
     """Which token counts get a captured graph."""
 
     tokens_per_sequence: int
@@ -116,8 +116,7 @@ def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
     return tuple(rounded)
 
 
-@dataclass(frozen=True)
-class MemoryRules:
+class MemoryRules(Struct, frozen=True):
     """What the engine's memory profile charges besides what follows from shapes, bytes; origins are
     in the JSON.
     """
@@ -154,8 +153,7 @@ class MemoryRules:
         return self.sorting_bytes_per_logit if sorts else self.sampler_bytes_per_logit
 
 
-@dataclass(frozen=True)
-class V2RunnerRules:
+class V2RunnerRules(Struct, frozen=True):
     """What vLLM's Model Runner V2 runs; it keeps one batch more in flight than there are pipeline
     stages.
     """
@@ -178,8 +176,7 @@ class V2RunnerRules:
         return EVERY_ARCHITECTURE in self.architectures or named or (dense and self.dense)
 
 
-@dataclass(frozen=True)
-class FrontendCosts:
+class FrontendCosts(Struct, frozen=True):
     """What one process of an API server works, ns, and what passes beside its work."""
 
     request_ns: int
@@ -189,8 +186,7 @@ class FrontendCosts:
     """Between a client and its engine, beyond the process's work and `api_latency_ns`."""
 
 
-@dataclass(frozen=True)
-class EngineProfile:
+class EngineProfile(Struct, frozen=True):
     """One engine version; immutable."""
 
     name: str

@@ -1,9 +1,10 @@
 """The schedulers by name, as each declares itself in the core beside its class."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim import _native
 
@@ -34,8 +35,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 """What a scheduler may go with, and what asks for it."""
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """An integer parameter of one scheduler: its default, and its least and its greatest value."""
 
     default: int
@@ -43,8 +43,7 @@ class Parameter:
     high: int
 
 
-@dataclass(frozen=True)
-class SchedulerKind:
+class SchedulerKind(Struct, frozen=True):
     """What a scheduler declares of itself."""
 
     name: str

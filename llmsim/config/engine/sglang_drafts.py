@@ -1,8 +1,9 @@
 """Drafts as SGLang's options describe them: trees, with numbers that stay the same."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError

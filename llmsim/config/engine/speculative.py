@@ -1,10 +1,10 @@
 """`speculative_config` in vLLM's terms, and what the scheduler and the costs need of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from llmsim.config.constraints import broken_rule
@@ -159,8 +159,7 @@ class SpeculativeConfig(Section):
         return self
 
 
-@dataclass(frozen=True)
-class Speculation:
+class Speculation(Struct, frozen=True):
     """Resolved; immutable."""
 
     method: Method

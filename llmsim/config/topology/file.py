@@ -14,12 +14,12 @@ A file has one of three forms:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from llmsim.config import input_files
@@ -97,8 +97,7 @@ class TopologyFile(_Strict):
     """Whether the switches between nodes reduce, as SHARP does."""
 
 
-@dataclass(frozen=True)
-class TopologySpec:
+class TopologySpec(Struct, frozen=True):
     """A network in the engine's units: one of `dimensions` (kind, size, bytes/s, ps, bytes/s) and
     `network`.
     """

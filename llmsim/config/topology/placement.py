@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from llmsim.config import input_files
 from llmsim.config.cluster_file.json_positions import field_path
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from llmsim.config.topology.file import TopologySpec
 
 
-@dataclass(frozen=True)
-class PlacedTopology:
+class PlacedTopology(Struct, frozen=True):
     """A network, and its devices by group and rank (tensor-parallel ranks of the first pipeline
     stage first).
     """

@@ -3,9 +3,9 @@ kinds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
@@ -16,8 +16,7 @@ Delay = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Limit = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """Vertices are devices, then switches (bisection bytes/s or 0, spread); links: ends, bytes/s
     and ps per cable.
     """

@@ -8,9 +8,8 @@ last tile of each expert is half empty on average.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -37,8 +36,7 @@ LEAST_PRODUCTS = 0.2
 """Least share of a measured time that is taken for products, should outputs explain the rest."""
 
 
-@dataclass(frozen=True)
-class MoeShape:
+class MoeShape(Struct, frozen=True):
     """Shape of one measured series: whole-model sizes, and how they were split."""
 
     hidden: int
@@ -102,8 +100,7 @@ class MoeShape:
         return np.clip(2.0 ** np.ceil(np.log2(mean)), LEAST_TILE_ROWS, most)
 
 
-@dataclass(frozen=True)
-class GroupedWork:
+class GroupedWork(Struct, frozen=True):
     """What tokens ask of one rank; each array has one value for each count of tokens."""
 
     weight_bytes: Floats
@@ -137,8 +134,7 @@ class GroupedWork:
         )
 
 
-@dataclass(frozen=True)
-class ReachedRates:
+class ReachedRates(Struct, frozen=True):
     """Rates that measured experts reach, in units per microsecond: the best over their rows."""
 
     weight_bytes: float

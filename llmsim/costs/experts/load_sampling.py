@@ -5,10 +5,10 @@ rank, before a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
@@ -40,8 +40,7 @@ COARSE = 2.0**40
 """Steps of a probability: its last bits are the processor's."""
 
 
-@dataclass(frozen=True, eq=False)
-class SampledTable:
+class SampledTable(Struct, frozen=True, eq=False):
     """The slowest rank's time of the experts: ps [layer, draw, token count], linear between
     `tokens`.
     """
@@ -54,8 +53,7 @@ class SampledTable:
     """Samples are a recording: a step takes the one of its number, not one that is drawn."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Which rank holds which expert. `redundant` copies go to the experts with the highest load
     (vLLM's EPLB).
     """
@@ -271,8 +269,7 @@ def curve_price(op: Moe, ps: Int64, peak_rates: PeakRates | None) -> Price:
     return price
 
 
-@dataclass(frozen=True, eq=False)
-class LayerDraws:
+class LayerDraws(Struct, frozen=True, eq=False):
     """What the tokens of steps load in one MoE layer."""
 
     layer: int

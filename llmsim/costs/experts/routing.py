@@ -9,12 +9,13 @@ import hashlib
 import io
 import tokenize
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
@@ -77,8 +78,7 @@ class ExpertRouter(Protocol):
         """
 
 
-@dataclass(frozen=True, eq=False)
-class ExpertRouting:
+class ExpertRouting(Struct, frozen=True, eq=False):
     """A checked policy. `policy`: an object with `popularity`; `recorded`: that array itself, from
     a trace.
     """

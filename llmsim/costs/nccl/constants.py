@@ -1,10 +1,11 @@
 """Constants of the machines whose collectives were measured, and which stand in for others."""
 
 import json
-from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.config import input_files
 from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, Machine, Protocol

@@ -24,9 +24,10 @@ sends a scale of 16 bits with each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
+
+from msgspec import Struct
 
 from llmsim.costs.nccl.plans import Way
 from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, ONE_SHOT, PHASES, QUICK, TWO_SHOT
@@ -45,8 +46,7 @@ WIRE = {
 """Bytes on the wire for one of data; 1 elsewhere."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Flows of equal bytes."""
 
     flows: tuple[Pair, ...]

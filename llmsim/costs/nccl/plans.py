@@ -15,10 +15,11 @@ go over the network cards of all ranks at once (one rail each), in the order of 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from math import ceil, inf, log2
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.costs.nccl.protocols import (
@@ -54,8 +55,7 @@ POST_US = {"LL": 1.0, "LL128": 1.0, "Simple": 3.0}
 CARD_RATES = {"LL": LL_SHARE, "LL128": LL128_SHARE, "Simple": 1.0}
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where the ranks of a collective are."""
 
     ranks: int
@@ -75,8 +75,7 @@ class Place:
         return self.per_node * self.card_gb_per_s * CARD_SHARE
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """What a plan is called: an algorithm, and the protocol of its messages."""
 
     algorithm: str
@@ -92,8 +91,7 @@ class Way:
         return " ".join(word for word in (self.library, self.algorithm, self.protocol) if word)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """One way to run a collective, and its microseconds by size."""
 
     way: Way
@@ -105,8 +103,7 @@ class Plan:
         return self.way.name
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
+class Chosen(Struct, frozen=True, eq=False):
     """The fastest plan of each size."""
 
     us: Floats

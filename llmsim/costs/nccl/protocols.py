@@ -9,10 +9,11 @@ A protocol takes floor + step x steps + volume / rate + own part / copy rate + f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -29,8 +30,7 @@ QUICK = "quick two-shot"
 MEGABYTE = 1e6
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(Struct, frozen=True):
     """Measured constants of one protocol for one kind of collective on one machine."""
 
     name: str
@@ -74,8 +74,7 @@ class Protocol:
         return own / (self.copy_gb_per_s * 1e3) + self.fill_us * np.sqrt(volume / MEGABYTE)
 
 
-@dataclass(frozen=True, eq=False)
-class Machine:
+class Machine(Struct, frozen=True, eq=False):
     """What was fitted on the measured collectives of one machine; `docs` has the errors."""
 
     name: str

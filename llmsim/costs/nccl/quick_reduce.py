@@ -4,10 +4,10 @@ Source: vLLM 0.33, distributed/device_communicators/quick_all_reduce.py. It come
 all-reduces, whatever they would take.
 """
 
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+from msgspec import Struct
 
 from llmsim.costs.nccl.plans import Chosen, Plan, Way
 from llmsim.costs.nccl.protocols import QUICK, Floats, Machine
@@ -33,8 +33,7 @@ FROM_MEGABYTES = {
 """By the kernels' type and ranks: the smallest vector of each quantisation, `_QR_MIN_SIZE`."""
 
 
-@dataclass(frozen=True)
-class QuickReduce:
+class QuickReduce(Struct, frozen=True):
     """How an engine was started; None: the engine's default."""
 
     quantization: str

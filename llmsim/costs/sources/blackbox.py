@@ -10,11 +10,11 @@ alpha2 for each output token, which its client waits for and the next step does 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from llmsim.config.errors import InputError
 from llmsim.config.reading import finite, json_value
@@ -38,8 +38,7 @@ PREFIX = "blackbox:"
 PS_PER_US = 10**6
 
 
-@dataclass(frozen=True)
-class Coefficients:
+class Coefficients(Struct, frozen=True):
     """Picoseconds; `beta` of a step, of a prompt token, of a decode token."""
 
     beta_ps: tuple[int, int, int]

@@ -6,18 +6,17 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import decoded, file_bytes, quoted
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(Struct, frozen=True, eq=False):
     """Columns of one CSV file; `line[i]` is the file line of row i (first line is 1,
     the header).
     """

@@ -18,9 +18,10 @@ fewer). Scores leave over the channel's bus for the softmax and come back, 2 byt
 
 import configparser
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+
+from msgspec import Struct
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
@@ -35,8 +36,7 @@ SCORE_BYTES = 4
 PS_PER_NS = 1000
 
 
-@dataclass(frozen=True)
-class PimPart:
+class PimPart(Struct, frozen=True):
     """One channel of a part; times in ps, energies from the part file's own figures."""
 
     name: str
@@ -173,8 +173,7 @@ def _ps(cycles: int, clock_ns: float) -> int:
     return math.ceil(Fraction(repr(clock_ns)) * cycles * PS_PER_NS)
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """The sections of a part file, keys in lower case."""
 
     path: Path
@@ -231,8 +230,7 @@ def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
     return [int(one) for one in context], to_ps(table.number["time_us"]).tolist()
 
 
-@dataclass(frozen=True)
-class PimAttention:
+class PimAttention(Struct, frozen=True):
     """One sequence's decode attention in one layer, on the channels that share its KV heads: fixed
     + L * per token.
     """

@@ -8,10 +8,10 @@ rooflines at that shape. How good that is: estimator.md of docs/explanation.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8

@@ -8,9 +8,11 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.core import FEATURES

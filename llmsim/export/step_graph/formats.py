@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
+from msgspec.structs import asdict
 
 from llmsim.core import AJ_PER_J
 from llmsim.export.step_graph.graph import IterationGraph

@@ -1,10 +1,11 @@
 """The fidelity terms that can be switched off one by one, to see what each is worth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config import EngineArgs
 from llmsim.config.engine.args import COMMAND_LINE
@@ -13,8 +14,7 @@ from llmsim.costs import CompiledCosts
 from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Struct, frozen=True):
     """One physical effect: what it is, what its absence means, and where its constant
     comes from.
     """
@@ -213,7 +213,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
             changes[field], origin[field] = value, COMMAND_LINE
     if not changes:
         return engine
-    return replace(engine, **changes, origin=MappingProxyType(origin))  # type: ignore[arg-type]
+    return replace(engine, **changes, origin=MappingProxyType(origin))
 
 
 def costs_without(costs: CompiledCosts, disabled: Sequence[str]) -> CompiledCosts:

@@ -2,7 +2,7 @@
 lowered.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from llmsim.config import Deployment
 from llmsim.costs import CompiledCosts

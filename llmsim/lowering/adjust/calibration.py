@@ -3,12 +3,13 @@ is lowered.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config import Deployment, EngineArgs, LinkSpec
 from llmsim.config.errors import InputError
@@ -32,8 +33,7 @@ LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
 """Constant -> least and largest value that a calibration file may give."""
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Constants of one machine; None or one million: as the tables, the engine profile and the
     cluster file say.
 

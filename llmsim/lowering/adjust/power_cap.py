@@ -8,9 +8,9 @@ as before, and in between whichever is longer.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.config.cluster_file.power import AcceleratorPower

@@ -1,7 +1,8 @@
 """The layers of a model as the two sides run them: which operators of which program, in order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.lowering.program import Placed
@@ -15,8 +16,7 @@ Layer = tuple[str, bool]
 """What a layer attends to, and whether its FFN is a mixture of experts."""
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """Layers that follow each other, so many times."""
 
     layers: tuple[Layer, ...]

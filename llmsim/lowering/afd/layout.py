@@ -6,8 +6,9 @@ they would if the attention ran beside them. With sequence parallelism each atte
 rows of its own, and so does each FFN rank.
 """
 
-from dataclasses import replace
 from math import gcd
+
+from msgspec.structs import replace
 
 from llmsim.config import Group
 from llmsim.config.deployment import AfdRole

@@ -9,7 +9,8 @@ device loads its last link.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -24,8 +25,7 @@ Rank = tuple[int, int]
 """A device: its group and its number there."""
 
 
-@dataclass(frozen=True)
-class RowPort:
+class RowPort(Struct, frozen=True):
     """Rows that leave the devices of a unit (a stage of a member), or that come to them."""
 
     member: int
@@ -37,8 +37,7 @@ class RowPort:
     """Of each device, links of the topology; none without one."""
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(Struct, frozen=True):
     """Between attention and FFN devices: the rates of one device's port, and the latency."""
 
     attention_bytes_per_s: int

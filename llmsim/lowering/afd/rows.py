@@ -1,6 +1,6 @@
 """How many rows an FFN group may get at once, and what it has no operators for."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from llmsim.config import EngineArgs, Group
 from llmsim.costs import CompiledCosts, CostRequest

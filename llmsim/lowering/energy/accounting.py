@@ -3,10 +3,11 @@ after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, Group, Node
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 UW_PER_W = 1_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class Accounting:
+class Accounting(Struct, frozen=True, eq=False):
     """Plans of a deployment. `power` None: no node says what it draws, and nothing about it is
     recorded.
     """
@@ -157,8 +157,7 @@ def handed_over(
     return {**counts, "link_bytes": size} if sends else counts
 
 
-@dataclass(frozen=True)
-class RowPorts:
+class RowPorts(Struct, frozen=True):
     """Where rows between attention and FFN leave a group and come to it."""
 
     devices: int

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from llmsim.lowering.energy.accounting import Accounting, handed_over
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 FOR_EVER_PS = (1 << 63) - 1
 
 
-@dataclass(frozen=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """The time of a group, ps: its devices are its own from the switch that brought it to the one
     that ends it, and work while they are loaded.
     """

@@ -6,8 +6,9 @@ integers leave goes to the first nodes. So nodes and waits add up to the step, a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from llmsim.core import Traffic
 from llmsim.lowering.energy.accounting import (
@@ -56,8 +57,7 @@ class NodeEnergy(NamedTuple):
         return self.compute_aj + self.memory_aj + self.link_aj
 
 
-@dataclass(frozen=True)
-class StepEnergy:
+class StepEnergy(Struct, frozen=True):
     """Of one member's step; attojoules."""
 
     compute_aj: int
@@ -132,7 +132,7 @@ def moved_energy(accounting: Accounting, group: int, counts: Mapping[str, int]) 
     spec = None if plan is None else plan.nodes[plan.node_of_group[group]]
     if plan is None or spec is None:
         return NodeEnergy()
-    traffic = Traffic(**{name: counts.get(name, 0) for name in Traffic.__dataclass_fields__})
+    traffic = Traffic(**{name: counts.get(name, 0) for name in Traffic.__struct_fields__})
     moved = traffic_aj(spec, spec.accelerators[plan.hardware_of_group[group]], traffic)
     pool_aj = 0 if plan.pool is None else traffic.pool_bytes * BITS * plan.pool.aj_per_bit
     return NodeEnergy(

@@ -2,8 +2,9 @@
 which options.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from llmsim.config import EngineArgs, Group, load_profile
 from llmsim.config.deployment import Offloading

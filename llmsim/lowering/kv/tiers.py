@@ -3,8 +3,9 @@ cluster's network.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
@@ -39,8 +40,7 @@ EVICTION = {
 RECALL = {"sync": False, "async": True}
 
 
-@dataclass(frozen=True)
-class KvTierOptions:
+class KvTierOptions(Struct, frozen=True):
     """`media` in order of lookup, the nearest first; see docs/explanation/kv_tiers.md."""
 
     media: tuple[Medium, ...]
@@ -52,8 +52,7 @@ class KvTierOptions:
     chunk_tokens: int = 256
 
 
-@dataclass(frozen=True, eq=False)
-class LoweredTiers:
+class LoweredTiers(Struct, frozen=True, eq=False):
     """What a run needs; immutable."""
 
     network: ClusterNetwork
@@ -132,8 +131,7 @@ _Pool = tuple[str, int, "_native.TierEviction", int, int, int, int]
 """Name, bytes, eviction, place, queue depth, and latencies of a read and of a write."""
 
 
-@dataclass
-class TierPools:
+class TierPools(Struct):
     """Pools of a run, which the groups of several layouts may share."""
 
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -259,8 +257,7 @@ def rank_bytes_per_token(
     return [-(-size // layout.context_ranks) for size in sizes for _ in range(layout.stage_ranks)]
 
 
-@dataclass(frozen=True)
-class _Memory:
+class _Memory(Struct, frozen=True):
     place: int
     capacity_bytes: int
     operations: tuple[int, int, int] = (0, 0, 0)

@@ -1,8 +1,9 @@
 """The algorithm of each kind of collective, as options name it and as the engine knows it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from llmsim._native import engine
 from llmsim.config import EngineArgs
@@ -30,8 +31,7 @@ def is_ring(choice: "engine.AlgorithmChoice") -> bool:
     return bool(choice.algorithm == engine.Algorithm.RING)
 
 
-@dataclass(frozen=True, eq=False)
-class Algorithms:
+class Algorithms(Struct, frozen=True, eq=False):
     """The algorithms of a group's collectives, by kind and dimension of the network."""
 
     choices: "Mapping[CollectiveKind, tuple[engine.AlgorithmChoice, ...]]" = field(

@@ -13,9 +13,9 @@ rank.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
@@ -37,8 +37,7 @@ Ints = NDArray[np.int64]
 PS_PER_S = 10**12
 
 
-@dataclass(frozen=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """Between whom rows travel: `ranks` on `nodes`, with links (bytes/s, ps) inside a node and
     between nodes.
     """
@@ -104,8 +103,7 @@ class Ports:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Busiest:
+class Busiest(Struct, frozen=True, eq=False):
     """Rows that the rank and the node with the most of them get, of their own tokens, too; on
     routes `rank` is of links (`llmsim.lowering.network.topology_all_to_all`).
     """
@@ -114,8 +112,7 @@ class Busiest:
     node: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenExchange(Ports):
+class ChosenExchange(Ports, frozen=True, eq=False):
     """Rows that an algorithm of the engine exchanges: every block is as large as those for the rank
     that gets most, and a round of slots is a collective of its own.
     """

@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim._native import engine
@@ -38,8 +40,7 @@ FEWEST_SIZES = 64
 """Sizes that are simulated at least, however many messages each takes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Priced:
+class Priced(Struct, frozen=True, eq=False):
     """One operator's durations (ps) by size, and how they came about."""
 
     ps: Int64
@@ -50,8 +51,7 @@ class Priced:
     """A model of NCCL has given the durations: the engine has no messages of the collective."""
 
 
-@dataclass(frozen=True)
-class MeshDescription:
+class MeshDescription(Struct, frozen=True):
     """A full mesh, or a switch, per dimension, as exported graphs describe the network."""
 
     dimensions: tuple[tuple[int, int, int], ...]
@@ -60,8 +60,7 @@ class MeshDescription:
     """Of every dimension."""
 
 
-@dataclass(frozen=True)
-class TopologyDescription:
+class TopologyDescription(Struct, frozen=True):
     """The cluster's network, and where on it the ranks are, as exported graphs describe it."""
 
     file: Mapping[str, Any]
@@ -75,8 +74,7 @@ class TopologyDescription:
     """What bursts cost at switches, as its option `--incast` has it; "": nothing."""
 
 
-@dataclass(frozen=True)
-class Episode:
+class Episode(Struct, frozen=True):
     """Collectives or messages that start together on a network of their own."""
 
     topology: "engine.Topology"
@@ -86,8 +84,7 @@ class Episode:
     """What bursts of many senders cost at its switches."""
 
 
-@dataclass(frozen=True)
-class NominalNote:
+class NominalNote(Struct, frozen=True):
     """A sentence on a rate of the cluster file that looks too fast."""
 
     sentence: str

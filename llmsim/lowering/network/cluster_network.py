@@ -11,8 +11,10 @@ switch. Where the file names a topology, devices reach each other by its routes 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from itertools import count, islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, Group, StorageSpec
@@ -29,8 +31,7 @@ BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
 """Dimensions of the cluster file's link list."""
 
 
-@dataclass(frozen=True, eq=False)
-class ClusterNetwork:
+class ClusterNetwork(Struct, frozen=True, eq=False):
     """The network that the loop simulates, and the numbers of its nodes; immutable, any number of
     runs may use it.
     """

@@ -1,9 +1,10 @@
 """Prices the collectives that no table prices, on the network that they take."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim._native import engine
@@ -171,8 +172,7 @@ def runs_as_messages(op: Collective, linked: Sequence[str]) -> bool:
     return op.name in linked and not known
 
 
-@dataclass(frozen=True, eq=False)
-class LinkedCosts:
+class LinkedCosts(Struct, frozen=True, eq=False):
     """Collectives that no table prices."""
 
     of_stage: tuple[tuple[OpCost, ...], ...]

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 from math import inf
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim._native import engine
 from llmsim.config.topology.file import TopologySpec
@@ -33,8 +34,7 @@ NODE_GROUP = "node"
 """Groups `node0`, `node1`, ... of a topology are its servers."""
 
 
-@dataclass(frozen=True)
-class ServerLinks:
+class ServerLinks(Struct, frozen=True):
     """Servers that no topology describes: how many devices the links inside one join, and a
     device's network card.
     """
@@ -45,8 +45,7 @@ class ServerLinks:
     """The card is the data sheet's, since the cluster file says nothing of the network between."""
 
 
-@dataclass(frozen=True, eq=False)
-class NcclModel:
+class NcclModel(Struct, frozen=True, eq=False):
     """The collective library of a group's devices; immutable."""
 
     machine: Machine
@@ -152,8 +151,7 @@ def is_planned(op: Collective) -> bool:
     return op.collective in PHASES
 
 
-@dataclass(frozen=True, eq=False)
-class Servers:
+class Servers(Struct, frozen=True, eq=False, dict=True):
     """Which server of a topology each device is in, and what joins them."""
 
     native: "engine.Topology"

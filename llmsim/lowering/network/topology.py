@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import permutations
 from math import inf
 
+from msgspec import Struct
+
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
@@ -39,8 +41,7 @@ MAX_COMPARED_DEVICES = 64
 """Routes between all pairs of so many devices are compared in milliseconds."""
 
 
-@dataclass(frozen=True, eq=False)
-class Routes:
+class Routes(Struct, frozen=True, eq=False, dict=True):
     """A topology in the engine, and its devices by group and rank."""
 
     placed: PlacedTopology

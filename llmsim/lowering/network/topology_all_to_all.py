@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from llmsim.core import Int64
 from llmsim.lowering.network.all_to_all import PS_PER_S, Busiest, Floats, Ports
@@ -28,8 +28,7 @@ Pair = tuple[int, int]
 """Places of a sender and a receiver among the ranks."""
 
 
-@dataclass(frozen=True, eq=False)
-class Crossed:
+class Crossed(Struct, frozen=True, eq=False):
     """The links that an exchange crosses, in the first axis."""
 
     by_rank: Floats
@@ -41,8 +40,7 @@ class Crossed:
     """Flows in the queue of a switch that the link leaves; 0 for a link that leaves a device."""
 
 
-@dataclass(frozen=True, eq=False)
-class RoutedPorts(Ports):
+class RoutedPorts(Ports, frozen=True, eq=False, dict=True):
     """Ranks that exchange rows over a topology; `inside` and `between` have the slowest link and
     longest latency.
     """

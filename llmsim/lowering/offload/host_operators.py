@@ -8,8 +8,10 @@ keeps the KV cache there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, Group, input_files
@@ -59,8 +61,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
 PIM = "pim"
 
 
-@dataclass(frozen=True)
-class HostPlan:
+class HostPlan(Struct, frozen=True):
     """What the node's processors run for a group."""
 
     hardware: Hardware

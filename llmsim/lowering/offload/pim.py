@@ -1,7 +1,8 @@
 """Decodes that attend in the node's memory: a group's channels, and what goes there and back."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
@@ -11,8 +12,7 @@ from llmsim.lowering.offload.placement import port_of
 from llmsim.model import Attention, ModelConfig, Operator
 
 
-@dataclass(frozen=True, eq=False)
-class PimPlan:
+class PimPlan(Struct, frozen=True, eq=False):
     """One rank's channels."""
 
     native: "_native.PimConfig"

@@ -3,8 +3,9 @@ uses them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec
@@ -15,8 +16,7 @@ from llmsim.model import Layout, ModelConfig, Moe, Operator
 DEVICE, HOST = "npu", "cpu"
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(Struct, frozen=True):
     """A device's link to the other memories of its node."""
 
     bandwidth_bytes_per_s: int
@@ -43,8 +43,7 @@ def memory_at(deployment: Deployment, node: int, place: str) -> MemorySpec:
     return deployment.pool.device
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """One execution of one operator of a stage; `layer` counts all layers of the model."""
 
     stage: int

@@ -4,9 +4,10 @@ attend in memory, operators on the node's processors.
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
@@ -40,8 +41,7 @@ INTERLEAVING = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class OffloadPlan:
+class OffloadPlan(Struct, frozen=True, eq=False):
     """What the core, the memory ledger and the energy account need to know."""
 
     native: "_native.OffloadConfig"
@@ -209,6 +209,5 @@ def local_reads(
             memory.latency_ps - (-one * PS_PER_S // memory.bandwidth_bytes_per_s) if one else 0
             for one in size.tolist()
         ]
-        fields = {**vars(cost), "ps": np.maximum(cost.ps, np.array(least, np.int64))}
-        changed.append(OpCost(**fields))
+        changed.append(replace(cost, ps=np.maximum(cost.ps, np.array(least, np.int64))))
     return tuple(changed)

@@ -7,9 +7,10 @@ evenly; where others may use the same links the core gives every copy its share 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
@@ -26,8 +27,7 @@ from llmsim.power.traffic import Copied
 from llmsim.power.traffic import weight_bytes as bytes_touched
 
 
-@dataclass(eq=False)
-class OperatorCopies:
+class OperatorCopies(Struct, eq=False):
     """Of one operator of a stage, bytes of one rank; `ahead` by execution, `by_batch` by its
     feature.
     """
@@ -39,8 +39,7 @@ class OperatorCopies:
     demand: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class StageCopies:
+class StageCopies(Struct, frozen=True, eq=False):
     """All copies of a group; `operators[stage][position]`."""
 
     places: tuple[str, ...]
@@ -179,8 +178,7 @@ def positions_in_program(
     return found
 
 
-@dataclass(frozen=True)
-class Uneven:
+class Uneven(Struct, frozen=True):
     """Which experts tokens choose, where that is not even."""
 
     routing: ExpertRouting

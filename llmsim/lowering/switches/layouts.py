@@ -5,7 +5,9 @@ each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -33,8 +35,7 @@ from llmsim.scheduling.reconfigure import Decision
 PPM = 1_000_000
 
 
-@dataclass(frozen=True)
-class LayoutPlan:
+class LayoutPlan(Struct, frozen=True):
     """One layout, lowered as if it served alone."""
 
     name: str
@@ -54,8 +55,7 @@ class LayoutPlan:
         return _native.KvTransferConfig(False, False, places)
 
 
-@dataclass(frozen=True, eq=False)
-class LayoutPlans:
+class LayoutPlans(Struct, frozen=True, eq=False):
     """All layouts of a cluster, and when and at what cost to switch; the first entry of `plans`
     that is named `initial` serves first.
     """
@@ -258,8 +258,7 @@ Kind = tuple[object, ...]
 """Groups of a kind keep KV alike."""
 
 
-@dataclass(frozen=True, eq=False)
-class KvMoves:
+class KvMoves(Struct, frozen=True, eq=False):
     """What goes from groups of one kind to those of another when KV moves."""
 
     kinds: Mapping[Kind, int]

@@ -8,8 +8,9 @@ once inside its memory.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from llmsim.config.cluster_file.layouts import Reconfiguration
 from llmsim.core import PS_PER_S
@@ -28,8 +29,7 @@ DEFAULT_SERVER = 8
 """Devices of a server where the data sheet does not say."""
 
 
-@dataclass(frozen=True)
-class WeightMoves:
+class WeightMoves(Struct, frozen=True):
     """What a switch moves between devices before the new layout holds its weights."""
 
     links_bytes: int = 0

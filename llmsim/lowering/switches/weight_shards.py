@@ -8,9 +8,10 @@ in a pool, it does not hold.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from llmsim.config import Group
 from llmsim.lowering.energy.accounting import run_by
@@ -29,8 +30,7 @@ FIRST, LAST = "first", "last"
 """Sides of what is before the first layer, and behind the last one."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Weights of some layers that are cut alike: all of a side, or those of one operator."""
 
     name: str
@@ -42,8 +42,7 @@ class Piece:
     """What of it is on the device: a part of the experts, where others are elsewhere."""
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """What the devices of one group hold, by stage."""
 
     tp: int
@@ -94,8 +93,7 @@ class Shard:
         return (_cut(rank, self.tp),)
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """A kind of rank: what it holds is the same in every replica."""
 
     shard: Shard

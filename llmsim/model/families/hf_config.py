@@ -3,9 +3,10 @@ family.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.dtypes import short_dtype

@@ -6,8 +6,9 @@ of the layer's kind.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.families.family import Family, Heads
@@ -24,8 +25,7 @@ OF_SHAPES = ("head_dim", "num_key_value_heads", "num_attention_heads", "intermed
 """Fields that may be overridden for one layer."""
 
 
-@dataclass(frozen=True)
-class Shapes:
+class Shapes(Struct, frozen=True):
     """The shapes of a model's layers; what a ModelConfig has of them."""
 
     first: AttentionShape

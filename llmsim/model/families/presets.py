@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest

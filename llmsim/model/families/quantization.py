@@ -2,7 +2,8 @@
 are left alone.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.model.families.fields import Reader, shown
@@ -40,8 +41,7 @@ _WIDE_ACTIVATIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Quantization:
+class Quantization(Struct, frozen=True):
     """How the linear layers are stored; `block` rows x columns share a scale of `scale_bits`."""
 
     weight_dtype: str

@@ -6,7 +6,8 @@ SigLIP where `vision_use_head` is false).
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.model.families.fields import MAX_LAYERS, Fields, Reader, shown

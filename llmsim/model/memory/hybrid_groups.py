@@ -3,8 +3,9 @@ parts of a sequence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from llmsim.model.layout import Layout
 from llmsim.model.memory.sizes import kv_bytes_per_layer, state_bytes_per_layer
@@ -23,8 +24,7 @@ layers of a kind.
 """
 
 
-@dataclass(frozen=True)
-class KvTables:
+class KvTables(Struct, frozen=True):
     """The tables of blocks of one rank. A block of the pool holds one table's layers."""
 
     windows: tuple[int, ...]
@@ -114,8 +114,7 @@ def _stored(model: ModelConfig, layout: Layout) -> dict[int, _Stored]:
     return found
 
 
-@dataclass(frozen=True)
-class _Table:
+class _Table(Struct, frozen=True):
     window: int
     layers: tuple[int, ...]
 

@@ -2,7 +2,7 @@
 fits.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_profile
 from llmsim.model.layout import Layout
@@ -13,8 +13,7 @@ from llmsim.model.memory.requirements import Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
 
 
-@dataclass(frozen=True)
-class MemoryLedger:
+class MemoryLedger(Struct, frozen=True):
     """Where one device's memory goes. `lines` are (label, bytes), capacity positive, uses negative:
     they add up to 0.
 

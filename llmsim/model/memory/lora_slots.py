@@ -10,7 +10,7 @@ projections share have an A for each (`column_parallel_linear.py`); experts have
 (`vocab_parallel_embedding.py`, `logits_processor.py`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.config.errors import InputError
 from llmsim.model.dtypes import dtype_bytes
@@ -23,8 +23,7 @@ from llmsim.model.types import Dtypes, ModelConfig
 DEFAULT_RANK = 16
 
 
-@dataclass(frozen=True)
-class LoraSlots:
+class LoraSlots(Struct, frozen=True):
     """Slots of adapters on each device, each for an adapter of up to `rank`."""
 
     slots: int

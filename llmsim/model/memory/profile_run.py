@@ -2,7 +2,7 @@
 graphs.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.model.dtypes import dtype_bytes
@@ -26,8 +26,7 @@ Lines = tuple[tuple[str, int], ...]
 """(label, bytes)."""
 
 
-@dataclass(frozen=True)
-class ProfileRun:
+class ProfileRun(Struct, frozen=True):
     """One device's profile run: everything that its result depends on."""
 
     model: ModelConfig

@@ -3,8 +3,10 @@ few do.
 """
 
 import math
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.engine.profile import MemoryRules
 from llmsim.config.errors import DoesNotFit, InfeasibleError
@@ -37,8 +39,7 @@ UNLIMITED = 1 << 30
 """Blocks of a pipeline stage whose layers keep no keys and values: the other stages decide."""
 
 
-@dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(Struct, frozen=True):
     """What a device need not hold: weights in other memories, and the KV cache where decodes attend
     in one.
     """
@@ -50,16 +51,14 @@ class Elsewhere:
     """Memory for the rank's KV cache; None: the device's own."""
 
 
-@dataclass(frozen=True)
-class DraftShare:
+class DraftShare(Struct, frozen=True):
     """What a drafter takes of each device, bytes: its weights, and its own KV of every token."""
 
     weight_bytes: int
     kv_bytes_per_token: int
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(Struct, frozen=True, dict=True):
     """What one device must hold, and the engine arguments that decide it."""
 
     model: ModelConfig

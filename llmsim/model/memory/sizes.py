@@ -1,6 +1,6 @@
 """Exact byte and parameter counts of a model and of one rank's share."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
@@ -192,8 +192,7 @@ def expert_padding_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> 
     return total
 
 
-@dataclass(frozen=True)
-class KvGroup:
+class KvGroup(Struct, frozen=True):
     """Layers whose cache has the same life: all tokens of a sequence, or (`window` > 0) its last
     ones.
     """

@@ -1,7 +1,9 @@
 """Shapes of what a layer has in place of plain attention: latent attention, its indexer, states."""
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.model.dtypes import dtype_bytes
 
@@ -16,8 +18,7 @@ PooledKind = Literal["compressed", "compressed_sparse"]
 LinearKind = Literal["delta", "kda", "lightning", "mamba1", "short_conv", "state_space"]
 
 
-@dataclass(frozen=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths
     in elements.
     """
@@ -37,8 +38,7 @@ class LatentAttention:
         return self.kv_rank + self.rope_dim
 
 
-@dataclass(frozen=True)
-class AttentionShape:
+class AttentionShape(Struct, frozen=True):
     """Heads of softmax attention in one layer; sizes in elements of one head."""
 
     heads: int
@@ -99,8 +99,7 @@ class AttentionShape:
         ]
 
 
-@dataclass(frozen=True)
-class LayerInputs:
+class LayerInputs(Struct, frozen=True):
     """An embedding of each token for every layer (Gemma 3n and 4): a second table has `width`
     elements for each layer, to which a projection of the first embedding is added; behind each
     layer a gate mixes them into the hidden state.
@@ -126,8 +125,7 @@ class LayerInputs:
         return 2 * hidden * self.width + hidden
 
 
-@dataclass(frozen=True)
-class Indexer:
+class Indexer(Struct, frozen=True):
     """What chooses the tokens that a query of sparse latent attention sees (DeepSeek-V3.2, arXiv
     2512.02556, section 2.1): small heads score every token before it, and the `topk` best are
     attended to.
@@ -151,8 +149,7 @@ class Indexer:
         return self.dim + -(-self.dim // SCALED) * SCALE_BYTES
 
 
-@dataclass(frozen=True)
-class CompressedAttention:
+class CompressedAttention(Struct, frozen=True):
     """Attention of one KV head, whose rows are key and value at once, to the last tokens and to a
     compressed context: each group of tokens is pooled into a row, by weights that every token
     brings (DeepSeek-V4; shapes: vLLM's deepseek_v4 and transformers). Widths in elements.
@@ -211,8 +208,7 @@ class CompressedAttention:
         return queries + self.pool_weights("compressed_sparse", indexer.dim, hidden)
 
 
-@dataclass(frozen=True)
-class LinearAttention:
+class LinearAttention(Struct, frozen=True):
     """Heads and their sizes of a layer that keeps a state: a gated delta net (arXiv 2412.06464) as
     Qwen3-Next has it, Kimi delta attention (arXiv 2510.26692), whose state decays by a number of
     each key's element, lightning attention (arXiv 2501.08313), whose state decays by a constant of

@@ -8,8 +8,9 @@ Sparse layers have an indexer with pooled keys, which chooses rows. One kernel a
 and to the rows. Outputs pass through a matrix for each group of heads, and one to the hidden state.
 """
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from llmsim.model.operator import Attention, IndexerScores, Operator, SeenBeside, Sees
 from llmsim.model.operators.attention_variants import CompressedAttention

@@ -27,8 +27,9 @@ a per sequence. Layers that see a window are operators of their own (attention_s
 attention_chunked). Latent attention: latent.py; linear attention: linear_attention.py.
 """
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Block, Operator

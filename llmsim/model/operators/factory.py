@@ -2,8 +2,9 @@
 operators.py).
 """
 
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from llmsim.model.dtypes import dtype_bytes, short_dtype
 from llmsim.model.layout import Layout

@@ -6,7 +6,7 @@ both. Behind each layer, whole on every rank: a gate down to the embedding's wid
 times the embedding, a projection back, and its norm.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from llmsim.model.operator import Embedding, Operator, collective
 from llmsim.model.operators.factory import TOKEN_ID_BYTES, OperatorFactory

@@ -22,8 +22,9 @@ adapter.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+
+from msgspec import Struct
 
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.operator import (
@@ -96,8 +97,7 @@ def copies_of_adapter(program: Iterable[Operator], model: ModelConfig) -> int:
     return sum(2 * repeat * one.projections for repeat, one in pairs if one is not None)
 
 
-@dataclass(frozen=True)
-class _LoraFactory:
+class _LoraFactory(Struct, frozen=True):
     model: ModelConfig
     rank: int
     shared_by: int

@@ -2,8 +2,9 @@
 `llmsim.model.memory.lora_slots`.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from llmsim.model.operator import Embedding, Gemm, Moe, Operator
 from llmsim.model.types import ModelConfig
@@ -16,8 +17,7 @@ _COLUMN_PARALLEL = ("qkv_proj", "up_proj", "b_proj", "in_proj")
 _GATED = ("gate_up_proj", "shared_expert_up_proj")
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Struct, frozen=True):
     """Matrices A and B that an adapter of rank 1 has beside one operator on one rank; of experts,
     beside one of them.
     """

@@ -4,8 +4,9 @@ a second shape have operators of their own, whose names end with what these laye
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from llmsim.model.operator import Operator, Sees
 from llmsim.model.operators.attention_variants import AttentionShape

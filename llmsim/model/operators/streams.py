@@ -6,8 +6,10 @@ a projection to n + n + n^2 weights and their sum to one hidden state; behind it
 for each stream, and the streams mixed. Shapes: vLLM's mhc_pre and mhc_post.
 """
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.model.operator import Operator, StreamMix
 
@@ -20,8 +22,7 @@ SIDES = 2
 """Half layers: attention and FFN."""
 
 
-@dataclass(frozen=True)
-class HyperConnections:
+class HyperConnections(Struct, frozen=True):
     """Residual streams of a model."""
 
     streams: int

@@ -15,8 +15,9 @@ reduce-scattered behind the experts. Before sampling the hidden states are gathe
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout

@@ -25,9 +25,10 @@ peers before it, and its partial results reduce-scattered behind it.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from math import comb
+
+from msgspec.structs import replace
 
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Among, Layout

@@ -8,7 +8,8 @@ and back.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from llmsim.model.layout import Layout
 from llmsim.model.operator import Collective, Operator, ResidualNorm, collective

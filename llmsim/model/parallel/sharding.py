@@ -1,6 +1,6 @@
 """How a model's dimensions fall on tensor- and expert-parallel ranks, by vLLM's rules."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmsim.config.errors import InputError
 from llmsim.model.layout import Layout
@@ -14,8 +14,7 @@ VOCAB_PADDING = 64
 """
 
 
-@dataclass(frozen=True)
-class RankShape:
+class RankShape(Struct, frozen=True):
     """The dimensions of one rank; KV heads are replicated when tp exceeds them."""
 
     heads: int

@@ -7,11 +7,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.bundle.files import variant_of

@@ -5,9 +5,10 @@ here, else a loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.model import Moe
 from llmsim.profiler.kernels import quantised_kernels

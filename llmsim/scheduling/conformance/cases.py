@@ -11,10 +11,10 @@ token plus 20 us per request.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from llmsim import _native
 from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
@@ -80,8 +80,7 @@ def native_group(
 MakeSimulation = Callable[["_native.Source", "_native.GroupSpec"], "_native.SimulationConfig"]
 
 
-@dataclass(frozen=True)
-class GroupSteps:
+class GroupSteps(Struct, frozen=True):
     """The steps of each group of a case, what the loop says where nobody runs what is left, and
     what is known of the KV that moved between groups, by column.
     """

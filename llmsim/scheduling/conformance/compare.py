@@ -5,9 +5,10 @@ difference.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
@@ -20,8 +21,7 @@ MOST_TRIALS = 60
 """Runs that make a case smaller, at most."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """`difference` is empty when all steps are equal; `options` shows the case's configuration, and
     `requests` counts those of the smallest case found that differs. `not_comparable` says why there
     is nothing to compare with; empty: there is.

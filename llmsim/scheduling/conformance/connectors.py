@@ -17,8 +17,9 @@ requests are parked for, a share fails by `load_failures`: its `chance` is in 2^
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config.engine.offloading import EVICTIONS
@@ -31,8 +32,7 @@ RECOMPUTE, FAIL = "recompute", "fail"
 Case = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class GroupOfCase:
+class GroupOfCase(Struct, frozen=True):
     """One group before its scheduler is chosen."""
 
     role: "_native.Role"

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from llmsim.scheduling.conformance import vllm_live
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.compare import compare, their_groups
@@ -31,7 +33,7 @@ def verdicts(seed: int, cases: int, requests: int) -> Iterator[dict[str, Any]]:
     if version is None:
         return
     for number in range(seed, seed + cases):
-        yield {"seed": number, **vars(compare(number, requests))}
+        yield {"seed": number, **asdict(compare(number, requests))}
 
 
 def recording(case: Case) -> Case:

@@ -6,12 +6,11 @@ and its `steps`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from llmsim import _native
 from llmsim.config import input_files
@@ -130,8 +129,7 @@ _MOST_TOKENS = 1 << 25
 """Of all prompts and answers of a recording: every one of them is hashed."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Outcome of one replay: `difference` is empty when every step was identical."""
 
     path: Path

@@ -7,12 +7,12 @@ workload's content is, since nothing else is known.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim.config import EngineArgs
 from llmsim.config.errors import InputError

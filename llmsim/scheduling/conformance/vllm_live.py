@@ -8,10 +8,12 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config.engine.profile import PROVEN, EngineProfile, load_profile, nearest_profile
@@ -303,8 +305,7 @@ def _retention(kv_config: Any) -> int:
     return -1 if interval is None else int(interval)
 
 
-@dataclass(frozen=True)
-class LiveRequest:
+class LiveRequest(Struct, frozen=True):
     """A request as vLLM sees it. `prompt` makes its token ids, `output` the k-th token of its
     answer.
     """

@@ -2,11 +2,11 @@
 were planned.
 """
 
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Workload
@@ -73,14 +73,13 @@ def _sorted(workload: Workload, log: Path) -> Workload:
     offsets = workload.key_offsets
     parts = [workload.keys[offsets[row] : offsets[row + 1]] for row in order]
     columns: dict[str, Any] = {}
-    for field in fields(workload):
-        value = getattr(workload, field.name)
-        if field.name in ("key_offsets", "keys") or len(workload) == 0:
+    for name, value in asdict(workload).items():
+        if name in ("key_offsets", "keys") or len(workload) == 0:
             continue
         if isinstance(value, np.ndarray) and len(value) == len(workload):
-            columns[field.name] = value[order]
+            columns[name] = value[order]
         elif isinstance(value, list):
-            columns[field.name] = [value[row] for row in order.tolist()]
+            columns[name] = [value[row] for row in order.tolist()]
     return replace(
         workload,
         **columns,

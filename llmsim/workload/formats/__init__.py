@@ -4,9 +4,11 @@ import gc
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Workload
@@ -37,8 +39,7 @@ it.
 """
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """A file's requests; `has_handles` says that the keys are the file's own block ids
     (`block_content_ids`).
     """

@@ -3,9 +3,10 @@
 import csv
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.config.errors import InputError
 from llmsim.workload.open_trace import opened
@@ -17,8 +18,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """How a file begins that PowerShell or Excel wrote as "Unicode"."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     """`kind` is "lines" (a JSON object per line), "object" or "array" (one JSON document), "csv",
     "parquet", "arrow", "empty" or "" (nothing known). `first` is the first JSON object where the
     head holds it whole; `keys` its keys, or all keys, at any depth, of the part that is there;

@@ -1,10 +1,11 @@
 """What a format reads from, and the columns that it hands over many rows at a time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
@@ -12,8 +13,7 @@ from llmsim.workload.models import ModelNames
 from llmsim.workload.options import TraceOptions
 
 
-@dataclass
-class Source:
+class Source(Struct):
     """What a format reads from and reports to."""
 
     path: str
@@ -27,8 +27,7 @@ class Source:
     """
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(Struct, frozen=True):
     """A text, or none, for each of many rows: `names[index[row]]`, and none where the
     index is -1.
     """
@@ -64,8 +63,7 @@ class Texts:
         return [self.names[name] if name >= 0 else None for name in self.index.tolist()]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Requests in the order of a file, column by column; what they mean is said at `Table.add`."""
 
     numbers: Callable[[], Sequence[int]]

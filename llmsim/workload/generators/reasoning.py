@@ -1,8 +1,7 @@
 """Reasoning: sessions of hidden planning rounds and one visible answer, of a few templates."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Int64, Workload
@@ -25,8 +24,7 @@ TEMPLATES: dict[str, tuple[tuple[int, int], ...]] = {
 MOST_ROUNDS = 10_000
 
 
-@dataclass(frozen=True)
-class _Rounds:
+class _Rounds(Struct, frozen=True):
     """New prompt tokens and answer tokens of all rounds, session after session."""
 
     calls: Int64

@@ -3,9 +3,9 @@ differ by class.
 """
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
@@ -16,8 +16,7 @@ from llmsim.workload.synthetic.distributions import Lengths
 EXAMPLE = "chat:0.7|batch:0.3"
 
 
-@dataclass(frozen=True)
-class ClassMix:
+class ClassMix(Struct, frozen=True):
     """Names of classes and how many of the lines are in each, in proportion."""
 
     names: tuple[str, ...]
@@ -38,8 +37,7 @@ class ClassMix:
         return index
 
 
-@dataclass(frozen=True)
-class ByClass:
+class ByClass(Struct, frozen=True):
     """Lengths with a distribution for each class, in the order of the mix."""
 
     parts: tuple[Lengths, ...]

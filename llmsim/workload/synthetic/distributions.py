@@ -3,10 +3,10 @@ mean means.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -29,8 +29,7 @@ class Lengths(Protocol):
         """The specification that parses back to this distribution."""
 
 
-@dataclass(frozen=True)
-class LogNormal:
+class LogNormal(Struct, frozen=True):
     """exp(N(mu, sigma^2)) with mu = ln(mean) - sigma^2 / 2, so that `mean` is the arithmetic mean
     *before* rounding to the nearest integer and before values outside [minimum, maximum] are set to
     the limit (which moves the mean).
@@ -64,8 +63,7 @@ class LogNormal:
         return f"lognormal:{self.mean!r}:sigma={self.sigma!r}{limits}"
 
 
-@dataclass(frozen=True)
-class Zipf:
+class Zipf(Struct, frozen=True):
     """P(v) proportional to v^-exponent for minimum <= v <= maximum; the mean is what follows, sum(v
     P(v)): `mean`.
     """
@@ -93,8 +91,7 @@ class Zipf:
         return f"zipf:{self.exponent!r}:min={self.minimum}:max={self.maximum}"
 
 
-@dataclass(frozen=True)
-class Pareto:
+class Pareto(Struct, frozen=True):
     """A heavy tail: P(more than v) = (minimum / v)^alpha, values beyond `maximum` set to it, then
     rounded down; without that limit the mean is minimum * alpha / (alpha - 1), for alpha above 1.
     """
@@ -113,8 +110,7 @@ class Pareto:
         return f"pareto:{self.alpha!r}:min={self.minimum}:max={self.maximum}"
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Struct, frozen=True):
     """Every integer from minimum to maximum, both included, equally likely; mean (minimum +
     maximum) / 2.
     """
@@ -130,8 +126,7 @@ class Uniform:
         return f"uniform:min={self.minimum}:max={self.maximum}"
 
 
-@dataclass(frozen=True)
-class Exponential:
+class Exponential(Struct, frozen=True):
     """Memoryless, of this mean before rounding to the nearest integer; values below `minimum` are
     set to it.
     """
@@ -148,8 +143,7 @@ class Exponential:
         return f"exponential:{self.mean!r}"
 
 
-@dataclass(frozen=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """Always `value`."""
 
     value: int
@@ -173,8 +167,7 @@ class Arrivals(Protocol):
         """The part of a specification that parses back to this process."""
 
 
-@dataclass(frozen=True)
-class Poisson:
+class Poisson(Struct, frozen=True):
     """Independent exponential gaps of mean 1/rate, none of them clipped; the first arrival is one
     gap after 0.
     """
@@ -189,8 +182,7 @@ class Poisson:
         return f"rate={self.rate_per_s!r},arrivals=poisson"
 
 
-@dataclass(frozen=True)
-class Gamma:
+class Gamma(Struct, frozen=True):
     """Independent gamma gaps of mean 1/rate and coefficient of variation cv (1 is Poisson, above it
     burstier): shape cv^-2; the first arrival is one gap after 0.
     """
@@ -207,8 +199,7 @@ class Gamma:
         return f"rate={self.rate_per_s!r},arrivals=gamma:cv={self.cv!r}"
 
 
-@dataclass(frozen=True)
-class FixedInterval:
+class FixedInterval(Struct, frozen=True):
     """Request k arrives at k/rate, the first at 0."""
 
     rate_per_s: float
@@ -221,8 +212,7 @@ class FixedInterval:
         return f"rate={self.rate_per_s!r},arrivals=fixed"
 
 
-@dataclass(frozen=True)
-class Bursts:
+class Bursts(Struct, frozen=True):
     """`size` requests at once, every `every_s` seconds, the first at 0."""
 
     size: int

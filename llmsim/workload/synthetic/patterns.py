@@ -1,17 +1,16 @@
 """Arrivals whose rate changes with time: Poisson processes on a warped clock."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.random import Generator
 
 from llmsim.core import Int64
 from llmsim.workload.synthetic.distributions import NS_PER_S, Float64
 
 
-@dataclass(frozen=True)
-class Diurnal:
+class Diurnal(Struct, frozen=True):
     """Poisson of rate r(t) = rate (1 - amplitude cos(2 pi t / period)): lowest at the trace's zero,
     highest half a period later, `rate` on average over whole periods. amplitude is above 0, at most
     1.
@@ -42,8 +41,7 @@ class Diurnal:
         )
 
 
-@dataclass(frozen=True)
-class Spikes:
+class Spikes(Struct, frozen=True):
     """Poisson of `rate`, and of `factor` times that in the last `length_s` of every `every_s`
     seconds; on average rate (1 + (factor - 1) length_s / every_s).
     """

@@ -3,9 +3,9 @@ milliseconds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
@@ -17,8 +17,7 @@ from llmsim.workload.synthetic.classes import ByClass, ClassMix, drawn
 from llmsim.workload.synthetic.distributions import Arrivals, Lengths
 
 
-@dataclass(frozen=True)
-class SharedPrefixes:
+class SharedPrefixes(Struct, frozen=True):
     """A request begins, with probability `share`, with one of `count` equally likely prefixes of
     `tokens` tokens; the prefix comes on top of the drawn input length.
     """
@@ -28,8 +27,7 @@ class SharedPrefixes:
     share: float = 1.0
 
 
-@dataclass(frozen=True)
-class Sessions:
+class Sessions(Struct, frozen=True):
     """Every line is a conversation of `calls` calls, whose prompts repeat all that was said before
     plus the drawn input length; `tool_ms` milliseconds pass between an answer and the next call.
     """
@@ -38,8 +36,7 @@ class Sessions:
     tool_ms: Lengths
 
 
-@dataclass(frozen=True)
-class SyntheticSpec:
+class SyntheticSpec(Struct, frozen=True):
     """All that determines a synthetic workload (together with numpy's generators); n counts lines,
     so sessions.
     """

@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
 
@@ -259,7 +259,7 @@ def _read(path: str, asked: dict[str, str], granularity: int, *, max_keys: int =
         options,
         **{
             name: value
-            for name, value in vars(named).items()
+            for name, value in asdict(named).items()
             if value != getattr(TraceOptions(), name)
         },
     )

@@ -2,8 +2,9 @@
 it is not there.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError
@@ -21,8 +22,7 @@ OLDER = (
 """Files of a bundle of the older generation; only the first is always there."""
 
 
-@dataclass(frozen=True)
-class BundleFiles:
+class BundleFiles(Struct, frozen=True):
     """Folder of one tensor-parallel degree, and that of degree 1 for layers that do not depend on
     it.
     """

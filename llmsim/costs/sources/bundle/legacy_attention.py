@@ -4,11 +4,11 @@ regular grids.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from llmsim.config import input_files
@@ -37,8 +37,7 @@ DISAGREE = 1.5
 """Predictions further than this from the measured rows of the same folder are worth a note."""
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
+class Points(Struct, frozen=True, eq=False):
     """Scattered times over two axes: (new tokens, cached tokens) or (sequences, cached tokens);
     microseconds.
     """
@@ -49,8 +48,7 @@ class Points:
     provenance: Provenance
 
 
-@dataclass(frozen=True, eq=False)
-class OlderAttention:
+class OlderAttention(Struct, frozen=True, eq=False):
     """Complete grids, microseconds, and what the user should know."""
 
     path: Path

@@ -19,9 +19,10 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import json_value, shown
@@ -57,8 +58,7 @@ LEAST_US = 1e-6
 MAX_WATTS = 1e9
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Struct, frozen=True):
     """One row: `shape` holds the counts that the row states, energy is None where it
     says nothing.
     """
@@ -78,8 +78,7 @@ class Point:
         return self.shape.get(name, default)
 
 
-@dataclass(frozen=True)
-class ExternalTable:
+class ExternalTable(Struct, frozen=True):
     """The rows of one file; columns that the contract does not know are named in `ignored`."""
 
     path: Path

@@ -4,10 +4,10 @@ one, scaled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
@@ -44,8 +44,7 @@ KV_DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class HeadShape:
+class HeadShape(Struct, frozen=True):
     """Query heads, KV heads and head size on one rank."""
 
     heads: int
@@ -53,8 +52,7 @@ class HeadShape:
     head_dim: int
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionRows:
+class AttentionRows(Struct, frozen=True, eq=False):
     """Measured rows of one head shape; `scale_compute` and `scale_kv` turn them into the shape that
     was asked for.
     """

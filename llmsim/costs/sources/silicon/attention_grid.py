@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance, UInt8
@@ -38,8 +38,7 @@ rows are up to a hundred times too slow (H100, TensorRT-LLM, four heads: 4 decod
 """
 
 
-@dataclass(frozen=True, eq=False)
-class PrefillGrid:
+class PrefillGrid(Struct, frozen=True, eq=False):
     """Prefill of one sequence: q new tokens on k cached, ps [q, k]."""
 
     q_axis: Int64
@@ -48,8 +47,7 @@ class PrefillGrid:
     provenance: UInt8
 
 
-@dataclass(frozen=True, eq=False)
-class DecodeGrid:
+class DecodeGrid(Struct, frozen=True, eq=False):
     """Decode of n sequences of kv cached tokens each, ps [n, kv]."""
 
     n_axis: Int64

@@ -9,8 +9,9 @@ heavily compressed layers, which do more, at as few tokens.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from llmsim.costs.sources.silicon.mla import GEMM_TYPES
 from llmsim.costs.sources.silicon.sparse_mla import WholeModules, module_rows

@@ -7,12 +7,12 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config import input_files
@@ -52,8 +52,7 @@ TABLES = {
 }
 
 
-@dataclass(frozen=True)
-class TablePath:
+class TablePath(Struct, frozen=True):
     """One Parquet table and the words that the results show for it."""
 
     path: Path
@@ -62,8 +61,7 @@ class TablePath:
     """Whose kernels it timed."""
 
 
-@dataclass(frozen=True)
-class Database:
+class Database(Struct, frozen=True):
     """The tables of one system; `version` is the package's."""
 
     system: str

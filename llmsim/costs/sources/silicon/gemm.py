@@ -4,10 +4,11 @@ elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance, UInt8
@@ -30,8 +31,7 @@ launching of its kernels.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class GemmTable:
+class GemmTable(Struct, frozen=True, eq=False, dict=True):
     """Measured microseconds [m, n, k] of one dtype; NaN where a shape was not run."""
 
     label: str

@@ -8,10 +8,11 @@ the norm or activation before the matrix. A checkpoint with fixed scales has non
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.costs.sources.silicon.memory_bound import BYTES_PER_ELEMENT, Streaming, measured_curve
@@ -26,8 +27,7 @@ CONTAINED_IN = ("vllm", "fp8")
 """Framework and type of the rows that contain the kernel."""
 
 
-@dataclass(frozen=True, eq=False)
-class InputScaling:
+class InputScaling(Struct, frozen=True, eq=False):
     """Microseconds of that kernel over elements, as the same engine's tables have them."""
 
     converting: Streaming

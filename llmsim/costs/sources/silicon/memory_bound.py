@@ -10,10 +10,11 @@ computes next to nothing). Where it is absent, the data sheet makes the curve.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
@@ -47,8 +48,7 @@ CACHE_SHARE = 0.5
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Streaming:
+class Streaming(Struct, frozen=True, eq=False):
     """Microseconds over bytes moved; `measured` where the card's own table gives them."""
 
     num_bytes: Floats

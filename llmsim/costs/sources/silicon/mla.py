@@ -14,10 +14,10 @@ and projections.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.costs.sources.silicon.attention import KV_DTYPES, AttentionRows

@@ -10,10 +10,11 @@ tables, take the data sheet for indexer and attention and GEMMs for the projecti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
@@ -51,8 +52,7 @@ Modules = tuple[AttentionRows, AttentionRows]
 """Of prompts and of decodes."""
 
 
-@dataclass(frozen=True)
-class WholeModules:
+class WholeModules(Struct, frozen=True):
     """Measured modules of attention, by the operator that takes all of a module's time, and the
     operators that its rows contain besides attention.
     """

@@ -5,7 +5,8 @@ domains on links of a topology, and KV on the way to other groups or to tiers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -17,8 +18,7 @@ from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
 
 
-@dataclass(frozen=True, eq=False)
-class ContendedDomain:
+class ContendedDomain(Struct, frozen=True, eq=False):
     """One domain: its groups, the place of every device, and the collectives that are flows."""
 
     groups: tuple[int, ...]

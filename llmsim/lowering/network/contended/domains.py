@@ -1,8 +1,9 @@
 """Groups whose collectives run together, and the kinds of links that these can take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from llmsim.config import Deployment
 from llmsim.lowering.parallel_layout import LoweredLockstep
@@ -18,8 +19,7 @@ Source = tuple[Kind, int]
 """What moves in a stage, one after the other; of hidden states, the stage that sends them."""
 
 
-@dataclass(frozen=True, eq=False)
-class Domain:
+class Domain(Struct, frozen=True, eq=False):
     """A group, or the groups of a lock-step domain: their collectives are run together."""
 
     members: tuple[int, ...]

@@ -6,8 +6,9 @@ rows for experts are flows that load the ports as the rows do.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment
@@ -20,8 +21,7 @@ from llmsim.lowering.network.topology import Routes
 from llmsim.model import AllToAll, Collective, Layout
 
 
-@dataclass(frozen=True)
-class StandIns:
+class StandIns(Struct, frozen=True):
     """What stands for the exchanges of a domain on the links between its instances."""
 
     rows: int

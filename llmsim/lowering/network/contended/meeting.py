@@ -1,7 +1,8 @@
 """Which domains' collectives share links of a topology with others, or with KV."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from llmsim.config import Deployment
 from llmsim.lowering.network.contended import flows
@@ -10,8 +11,7 @@ from llmsim.lowering.network.contended.plans import placed_domain
 from llmsim.lowering.network.topology import Routes
 
 
-@dataclass(frozen=True, eq=False)
-class LinksCrossed:
+class LinksCrossed(Struct, frozen=True, eq=False):
     """Which links of the topology are whose."""
 
     of_domain: dict[Domain, dict[Source, set[int]]]

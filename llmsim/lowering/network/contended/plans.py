@@ -1,10 +1,11 @@
 """What the collective library's plans move for a domain: by size, between which of its devices."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import permutations
+
+from msgspec import Struct, field
 
 from llmsim.config import Deployment
 from llmsim.costs import OpCost
@@ -18,8 +19,7 @@ MOST_PAIRED = 64
 """Ranks whose rows to each other are flows of their own."""
 
 
-@dataclass(frozen=True)
-class PlannedMove:
+class PlannedMove(Struct, frozen=True):
     """What a collective moves from a number of tokens or sequences on."""
 
     from_units: int
@@ -32,8 +32,7 @@ class PlannedMove:
         return (flow for part in self.parts for flow in part.flows)
 
 
-@dataclass(frozen=True, eq=False)
-class PlacedDomain:
+class PlacedDomain(Struct, frozen=True, eq=False, dict=True):
     """Where the devices of a domain are."""
 
     domain: Domain

@@ -1,7 +1,8 @@
 """A case of SGLang's scheduler run by our own."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
@@ -88,8 +89,7 @@ def our_steps(case: Case) -> list[Case]:
     return our_run(case).steps
 
 
-@dataclass(frozen=True)
-class OurRun:
+class OurRun(Struct, frozen=True):
     """Our steps of a case, and its servers as cases of their own: each with the times that the
     others' steps give it.
     """

@@ -10,12 +10,12 @@ chat template is added in either case.
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
@@ -99,8 +99,7 @@ def read(source: Source, head: Head) -> Table:
     return table
 
 
-@dataclass(frozen=True)
-class _Exchanges:
+class _Exchanges(Struct, frozen=True):
     """Requests of conversations, in order: whose each is, its question's and its
     answer's tokens.
     """

@@ -1,13 +1,12 @@
 """The calls of Weka conversations as streams: which call follows which, and how long after it."""
 
-from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
@@ -45,8 +44,7 @@ class Conversation(msgspec.Struct, gc=False):
     system_tokens: Any = None
 
 
-@dataclass(frozen=True)
-class Streams:
+class Streams(Struct, frozen=True):
     """Calls of conversations, one conversation after the other, each call before those that came
     later in its stream.
 
