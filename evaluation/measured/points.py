@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from measured.commands import REQUESTS_PER_SEAT, SHORTEST_SHARE, Command, command_of
+
 METRICS = ("throughput", "ttft", "tpot")
 """Output tokens per second, mean time to first token and mean time per output token."""
 TRACE = "groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
@@ -130,6 +132,10 @@ def _point(row: dict[str, str]) -> Point:
     version = row["engine_version"].removeprefix("SGLang ").split(";")[0]
     lengths_are_means = "." in inputs
     of_share_gpt = inputs == "ShareGPT" or "ShareGPT" in row["note"]
+    concurrency = 0 if limit == "inf" else int(limit)
+    command = command_of(row["id"])
+    if command is not None and math.isnan(requests):
+        requests = REQUESTS_PER_SEAT * concurrency
     return Point(
         name=row["id"],
         source=row["source"],
@@ -143,23 +149,28 @@ def _point(row: dict[str, str]) -> Point:
         requests=0 if math.isnan(requests) else int(requests),
         input_tokens=_number(inputs),
         output_tokens=_number(outputs),
-        concurrency=0 if limit == "inf" else int(limit),
-        options=_options(row),
+        concurrency=concurrency,
+        options=_options(row, command, concurrency),
         running=_most_running(row["serve_options"]),
         endpoint=_endpoint(row["source"]),
         grade=row["grade"],
         real={name: value for name, value in real.items() if not math.isnan(value)},
         lengths=tuple(zip(*LENGTHS.get(row["id"], ()), strict=True)),
         median_tpot="TPOT is the median" in row["note"],
-        spread=0.8 if "drawn uniformly 0.8-1.0" in row["note"] else 1.0,
+        spread=1.0 if command is None else SHORTEST_SHARE,
         sampled=lengths_are_means or of_share_gpt,
     )
 
 
-ENDPOINTS = {"gpustack": "chat", "LambdaLabsML": "completions", "InferenceX": "completions"}
+ENDPOINTS = {
+    "gpustack": "chat",
+    "LambdaLabsML": "completions",
+    "InferenceX": "completions",
+    "aisimulate": "completions",
+}
 """Pages that state their client's endpoint: vllm bench serve --backend openai-chat; result files
 with the backend vllm, which asks for completions; benchmark_lib.sh of InferenceX, whose default is
-completions.
+completions, also for the servers that AISimulate's page compares with.
 """
 SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
 """Options of the published command that the simulator has, too; each takes a value."""
@@ -170,8 +181,10 @@ def _endpoint(source: str) -> str:
     return next((name for page, name in ENDPOINTS.items() if page in source), "")
 
 
-def _options(row: dict[str, str]) -> tuple[str, ...]:
+def _options(row: dict[str, str], command: Command | None, concurrency: int) -> tuple[str, ...]:
     """What the published command, or the row's note on the run, says of the engine."""
+    if command is not None:
+        return (*command.server_options(concurrency), "--no-enable-prefix-caching")
     words = row["serve_options"].split() + row["sim_options"].split()
     found: dict[str, str] = {}
     for option, value in pairwise(words):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from measured.points import TRACE, Point, Skipped
 
 STAND_INS = {
     "zai-org/GLM-4.6": "zai-org/GLM-4.5",
-    "moonshotai/Kimi-K2.5 (NVFP4)": "",
-    "DeepSeek-R1-0528-FP4-V2": "",
+    "moonshotai/Kimi-K2.5 (NVFP4)": "nvidia/Kimi-K2.5-NVFP4",
+    "DeepSeek-R1-0528-FP4-V2": "nvidia/DeepSeek-R1-0528-FP4-v2",
 }
-"""A model of the same shapes, or nothing where none is a preset."""
+"""The preset of a model that pages name otherwise, or one of the same shapes."""
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,35 @@ DEFAULT_RELEASE = "0.24.0"
 
 def _cluster(point: Point) -> dict[str, Any]:
     model = STAND_INS.get(point.model, point.model)
-    if not model:
-        raise Skipped(f"no preset has the shapes and types of {point.model}")
-    if point.layout.startswith("DP"):
-        raise Skipped(f"the page states {point.layout} without the ranks' batches")
-    cut = {"ep_size": 1} if "experts cut" in point.layout else {}
     instances = [
         {
             "model_name": model,
             "hardware": point.hardware,
-            "num_npus": point.devices,
-            "tp_size": point.devices,
             "pd_type": role,
-            **cut,
+            **_ranks(point),
         }
         for role in point.pd_types
     ]
     node = {"num_instances": len(instances), "instances": instances}
     node["cpu_mem"] = {"mem_size": 1024, "mem_bw": 512, "mem_latency": 0}
     return {"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}
+
+
+def _ranks(point: Point) -> dict[str, Any]:
+    """The sizes of a stated layout: "TP", "TP8 EP8", "DP8 EP8", or with experts cut."""
+    spread = re.fullmatch(r"(TP|DP)(\d+) EP(\d+)", point.layout)
+    if spread is None:
+        cut = {"ep_size": 1} if "experts cut" in point.layout else {}
+        return {"num_npus": point.devices, "tp_size": point.devices, **cut}
+    ranks, experts = int(spread[2]), int(spread[3])
+    if spread[1] == "TP":
+        return {"num_npus": ranks, "tp_size": ranks, "ep_size": experts}
+    return {
+        "num_npus": ranks,
+        "tp_size": 1,
+        "data_parallel_size": ranks,
+        "enable_expert_parallel": True,
+    }
 
 
 def _trace(point: Point, data: Path, scratch: Path) -> Path:

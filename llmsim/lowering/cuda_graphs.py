@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from llmsim import _native
 from llmsim.config import EngineArgs
 from llmsim.core import ENCODER_FEATURES, Int32
+from llmsim.costs import CostRequest
 from llmsim.lowering.program import padded_counts
 from llmsim.model import (
     AdapterCopy,
     Attention,
     Elementwise,
+    Gemm,
     LoraKernel,
     Moe,
     Operator,
@@ -24,6 +26,8 @@ MOE_KERNELS = 7
 """Kernels that vLLM 0.24 launches for experts (layers/fused_moe/fused_moe.py): top-k, two that sort
 tokens by expert, the two matrix products, the activation between them, and the sum over experts.
 """
+SCALED_EXPERT_INPUTS = 2
+"""Kernels that scale the inputs of both products of experts."""
 FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
@@ -54,7 +58,7 @@ def query_tokens(engine: EngineArgs) -> int:
 def graph_rules(
     engine: EngineArgs,
     stages: Sequence[Sequence[Operator]],
-    max_tokens: int,
+    request: CostRequest,
     multiple: int = 1,
     *,
     prepares: bool = False,
@@ -75,22 +79,36 @@ def graph_rules(
     )
     rules.largest_decode = max(decode_sizes(engine), default=0)
     if engine.cudagraph_mode == "FULL_DECODE_ONLY":
-        rules.padded_decode = padded_counts(decode_sizes(engine), max_tokens, multiple).tolist()
+        sizes = padded_counts(decode_sizes(engine), request.max_tokens, multiple)
+        rules.padded_decode = sizes.tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:
-        rules.host_ps = [host_ps(engine, operators) for operators in stages]
+        scaled = scaled_dtypes(request)
+        rules.host_ps = [host_ps(engine, operators, scaled) for operators in stages]
         if prepares:
             rules.prepare_ps = engine.prepare_ps
             rules.prepare_sequence_ps = engine.prepare_sequence_ps
     return rules
 
 
-def host_ps(engine: EngineArgs, stage: Sequence[Operator]) -> list[int]:
+def scaled_dtypes(request: CostRequest) -> frozenset[str]:
+    """Types of weights whose inputs a kernel of its own scales, unless a compiler makes that part
+    of the operator before.
+    """
+    if request.compiles_scaling:
+        return frozenset()
+    parts = (*request.model.part_formats, ("", request.model.format_of("")))
+    return frozenset(stored.dtype for _, stored in parts if stored.narrow_inputs)
+
+
+def host_ps(
+    engine: EngineArgs, stage: Sequence[Operator], scaled: frozenset[str] = frozenset()
+) -> list[int]:
     """What the host takes to launch a stage, as `launches` counts it.
 
     Experts are chosen, sorted and launched by Python code, of which a captured graph has only the
     kernels: without one each layer of them adds `fused_moe_ps`.
     """
-    without, piecewise, full = (engine.launch_ps * count for count in launches(stage))
+    without, piecewise, full = (engine.launch_ps * count for count in launches(stage, scaled))
     return [without + engine.fused_moe_ps * layers_of_experts(stage), piecewise, full]
 
 
@@ -99,24 +117,31 @@ def layers_of_experts(stage: Sequence[Operator]) -> int:
     return sum(op.repeat for op in stage if isinstance(op, Moe))
 
 
-def launches(stage: Sequence[Operator]) -> tuple[int, int, int]:
+def launches(
+    stage: Sequence[Operator], scaled: frozenset[str] = frozenset()
+) -> tuple[int, int, int]:
     """How often the host launches something for a stage: without graphs, with piecewise graphs, and
     with a full one.
     """
-    kernels = sum(op.repeat * kernels_of(op) for op in stage)
+    kernels = sum(op.repeat * kernels_of(op, scaled) for op in stage)
     layers = sum(op.repeat for op in stage if isinstance(op, Attention | StateSpace))
     return kernels, 3 * layers + 1, 1
 
 
-def kernels_of(op: Operator) -> int:
-    """Kernels that one call of the operator launches; none of an encoder, which few steps run."""
+def kernels_of(op: Operator, scaled: frozenset[str] = frozenset()) -> int:
+    """Kernels that one call of the operator launches; none of an encoder, which few steps run.
+
+    Products with weights of the types `scaled` have their inputs scaled by kernels in front.
+    """
     if op.feature in ENCODER_FEATURES:
         return 0
     match op:
         case Attention():
             return ATTENTION_KERNELS
         case Moe():
-            return MOE_KERNELS
+            return MOE_KERNELS + SCALED_EXPERT_INPUTS * (op.weight_dtype in scaled)
+        case Gemm():
+            return 1 + (op.weight_dtype in scaled)
         case Elementwise() | LoraKernel():
             return op.kernels
         case AdapterCopy():

@@ -194,7 +194,7 @@ def _program(
     """Of one pass; a projection that only the first one runs does not belong to the others."""
     if not any(op.name == FC for op in part):
         costs = replace(costs, ops=tuple(cost for cost in costs.ops if cost.name != FC))
-    rules = graph_rules(engine, (part,), own.max_tokens)
+    rules = graph_rules(engine, (part,), own)
     program, placed = build_program(
         (part,), costs, linked, padded_mixed(engine, own.max_tokens), 0, rules
     )

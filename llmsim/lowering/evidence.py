@@ -1,7 +1,8 @@
 """What sets a deployment apart from every published server that its error interval is learnt from.
 
-Those servers run vLLM or SGLang with tensor-parallel instances, of which experts may be spread over
-the ranks, and prefill and decode may be apart (docs/explanation/published.md).
+Those servers run vLLM or SGLang with tensor-parallel instances or data-parallel ranks in lock-step,
+over which experts may be spread, and prefill and decode may be apart
+(docs/explanation/published.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +27,6 @@ def unlike_published(
     found += _of_run(options)
     if any(one.afd is not None for one in lockstep):
         found.append("attention and FFN apart")
-    elif lockstep:
-        found.append("data-parallel ranks in lock-step")
     return tuple(dict.fromkeys(found))
 
 

@@ -50,6 +50,10 @@ BESIDE_EACH_OTHER = ("full", "linear")
 """Kinds that a layer with "both" has."""
 
 
+NVFP4_BLOCK = 16
+"""Elements that share a scale in NVFP4."""
+
+
 class WeightFormat(Struct, frozen=True):
     """How linear weights are stored: element type, and rows x columns that share a scale of
     `scale_bits`.
@@ -58,6 +62,15 @@ class WeightFormat(Struct, frozen=True):
     dtype: str
     block: tuple[int, int] | None = None
     scale_bits: int = 32
+
+    @property
+    def narrow_inputs(self) -> bool:
+        """Whether products take inputs of the weights' type, which a kernel makes first: fp8, and
+        NVFP4, whose blocks have 16 elements. MXFP4, with 32, and int4 have inputs of 16 bits.
+        """
+        if self.dtype == "fp4":
+            return self.block is not None and self.block[1] == NVFP4_BLOCK
+        return self.dtype == "fp8"
 
 
 class ModelConfig(Struct, frozen=True, dict=True):

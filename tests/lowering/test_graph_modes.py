@@ -12,15 +12,17 @@ import pytest
 from llmsim import _native
 from llmsim.cli import run_main
 from llmsim.config import EngineOverrides, load_cluster, resolve
+from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InputError
 from llmsim.costs import CostRequest
 from llmsim.costs.source import Curve
 from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.lowering import LoweringOptions, lower
-from llmsim.lowering.cuda_graphs import kernels_of
+from llmsim.lowering.cuda_graphs import kernels_of, scaled_dtypes
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Layout, load_model, operators, resolve_dtypes
 from llmsim.scheduling.conformance.vllm_live import installed_version
+from tests.costs.builders import request
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
@@ -94,6 +96,31 @@ def test_a_step_without_a_graph_is_no_faster_than_its_launches() -> None:
     assert lowered(enforce_eager=True, launch_ns=0).program.step_ps(
         [(1, 100)]
     ) == fast.program.step_ps([(1, 100)])
+
+
+@pytest.mark.parametrize(
+    ("engine", "gemm", "experts"),
+    [("sglang-0.5", 2, 9), ("vllm-0.24", 1, 7), ("vllm-0.8", 2, 9)],
+)
+def test_inputs_of_narrow_weights_are_scaled_by_kernels_of_their_own(
+    engine: str, gemm: int, experts: int
+) -> None:
+    """Unless a compiler makes that part of the operator before."""
+    model = load_model("Qwen/Qwen3-30B-A3B-FP8")
+    costs = request(model, "H200", compiles_scaling=load_profile(engine).compiles_scaling)
+    scaled = scaled_dtypes(costs)
+    kernels = {
+        op.name: kernels_of(op, scaled)
+        for op in operators(model, Layout(1, 1), resolve_dtypes(model, None, "auto"))
+    }
+    assert kernels["qkv_proj"] == kernels["o_proj"] == gemm
+    assert kernels["moe"] == experts
+    assert kernels["moe_gate"] == kernels["lm_head"] == 1, "in bf16"
+
+
+def test_inputs_of_mxfp4_experts_stay_wide() -> None:
+    assert scaled_dtypes(request(load_model("openai/gpt-oss-20b"))) == frozenset()
+    assert scaled_dtypes(request(load_model("nvidia/Kimi-K2.5-NVFP4"))) == {"fp4"}
 
 
 def test_layers_of_experts_take_the_host_longer_where_no_graph_replays_them() -> None:

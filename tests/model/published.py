@@ -39,6 +39,8 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     "deepseek-ai/DeepSeek-V2-Lite": (15.7e9, "DeepSeek-V2 technical report, appendix B"),
     "deepseek-ai/DeepSeek-V3": (671e9, DEEPSEEK),
     "moonshotai/Kimi-K2-Instruct": (1_026_408_232_448, HF),
+    "nvidia/Kimi-K2.5-NVFP4": (1_026_408_232_448, "the shapes of Kimi-K2-Instruct"),
+    "nvidia/DeepSeek-R1-0528-FP4-v2": (671e9, DEEPSEEK),
     "openai/gpt-oss-20b": (20.91e9, GPT_OSS),
     "openai/gpt-oss-120b": (116.83e9, GPT_OSS),
     "google/gemma-2-9b": (9_241_705_984, HF),
@@ -125,6 +127,11 @@ WEIGHT_GIB: dict[str, tuple[float, str]] = {
     ),
     "openai/gpt-oss-20b": (12.8, GPT_OSS),
     "openai/gpt-oss-120b": (60.8, GPT_OSS),
+    "nvidia/Kimi-K2.5-NVFP4": (
+        595e9 / 2**30,
+        "model card of ISTA-DASLab/Kimi-K2.5-P48-NVFP4-W4A4-Preview: 595 GB, with the same parts "
+        "in NVFP4 and a vision tower",
+    ),
 }
 
 KV_BYTES_PER_TOKEN: dict[str, tuple[int, str]] = {

@@ -81,8 +81,8 @@ class CollectiveTables:
         return _curve(times, graph[1], sizes, label)
 
     def _custom(self, ranks: int, *, eager: bool) -> Rows | None:
-        """Rows of vLLM's custom all-reduce in one launch mode, 16 bit, for that many devices; of a
-        machine as the cluster file says, SGLang's stand in for them.
+        """Rows of the engine's custom all-reduce in one launch mode, 16 bit, for that many devices,
+        of a machine as the cluster file says.
         """
         wanted = self._request.peer_to_peer
         return custom_rows(self._database, ranks, eager=eager, peer_to_peer=wanted)
@@ -95,12 +95,14 @@ class CollectiveTables:
 def custom_rows(
     database: Database, ranks: int, *, eager: bool, peer_to_peer: bool | None = None
 ) -> Rows | None:
-    """(label, elements, microseconds) of vLLM's all-reduce in one launch mode, among so many
-    devices; of a machine with or without peer-to-peer access, also SGLang's, which is the same
-    kernel.
+    """(label, elements, microseconds) of the engine's all-reduce in one launch mode, among so many
+    devices; where a SGLang server has none, or a machine with or without peer-to-peer access is
+    asked for, also the other engine's, which is the same kernel.
     """
-    frameworks = ("vllm",) if peer_to_peer is None else ("vllm", "sglang")
-    for framework in frameworks:
+    own = database.engine.framework
+    others = [one for one in ("vllm", "sglang") if one != own]
+    alone = own == "vllm" and peer_to_peer is None
+    for framework in (own, *(() if alone else others)):
         for found in _custom_tables(database, framework, ranks, "eager" if eager else "graph"):
             rows = _of_machine(database, found, found, ranks, peer_to_peer)
             if rows is not None:

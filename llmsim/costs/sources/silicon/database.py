@@ -37,6 +37,7 @@ TABLES = {
     "mla_generation": ("mla", "mla_generation_module_perf.parquet"),
     "mla_context_kernel": ("mla", "context_mla_perf.parquet"),
     "mla_generation_kernel": ("mla", "generation_mla_perf.parquet"),
+    "mla_products": ("mla_bmm", "mla_bmm_perf.parquet"),
     "sparse_context": ("sparse_attention", "dsa_context_module_perf.parquet"),
     "sparse_generation": ("sparse_attention", "dsa_generation_module_perf.parquet"),
     "compressed_context": ("sparse_attention", "dsv4_hca_context_module_perf.parquet"),
@@ -71,6 +72,10 @@ class Database(Struct, frozen=True):
     """Numbers of the system's YAML that the database's own formulas use."""
     engine: EngineVersions = ANY_VERSION
     """The versions whose tables come first."""
+
+    def own_tables(self, kind: str) -> list[TablePath]:
+        """Those of the engine's own framework alone."""
+        return [table for table in self.tables(kind) if table.framework == self.engine.framework]
 
     @property
     def has_operators(self) -> bool:

@@ -9,7 +9,8 @@ other. On decodes SGLang and vLLM run the same kernels; prompts take TensorRT-LL
 vLLM it expands keys and values and runs plain attention, while SGLang's rows on Hopper attend on
 the compressed cache, which takes more than twice as long. What vLLM's module does between its
 kernels (copies, small matrices for each head) is what its rows of DeepSeek-V3 have beyond kernel
-and projections.
+and projections. SGLang measured the small matrices of decodes themselves, which its own rows give
+to a SGLang server, as kernels and projections.
 """
 
 from __future__ import annotations
@@ -114,6 +115,40 @@ def between_kernels(
     for n, k in shapes:
         us = us - gemms.curve_us(n, k, tokens)[0]
     return tokens, us
+
+
+PRODUCTS = ("mla_gen_pre", "mla_gen_post")
+"""Of a decode's queries with the keys' matrix of each head, and of what attention gives with the
+values'.
+"""
+PRODUCT_COLUMNS = ["op_name", "bmm_dtype", "num_tokens", "num_heads", "latency"]
+
+
+def absorbed_products(
+    tables: list[TablePath], op: Attention, request: CostRequest
+) -> tuple[str, Floats, Floats] | None:
+    """(source, tokens, microseconds) of both products of a decode with the matrices of its heads,
+    which stand in for the projection of its keys and values; None where nobody measured them.
+    """
+    attention = short_dtype(request.dtypes.of(request.model, "attention"))
+    dtype = "fp8" if attention == "fp8" else "bfloat16"
+    for table in tables:
+        rows = read_columns(table.path, PRODUCT_COLUMNS)
+        keep = rows["bmm_dtype"] == dtype
+        if not bool(keep.any()):
+            continue
+        known = np.unique(rows["num_heads"][keep].astype(np.int64))
+        heads = int(known[min(int(np.searchsorted(known, op.heads)), len(known) - 1)])
+        keep &= rows["num_heads"] == heads
+        tokens = np.unique(rows["num_tokens"][keep].astype(np.float64))
+        us = np.zeros_like(tokens)
+        for name in PRODUCTS:
+            of_one = keep & (rows["op_name"] == name)
+            order = np.argsort(rows["num_tokens"][of_one], kind="stable")
+            points = rows["num_tokens"][of_one][order].astype(np.float64)
+            us += np.interp(tokens, points, rows["latency"][of_one][order] * 1e3)
+        return f"{table.label} {dtype}", tokens, us * op.heads / heads
+    return None
 
 
 def rows_of_heads(

@@ -63,7 +63,9 @@ MOE_DTYPES = {
     "fp4": ("w4a16_mxfp4", "nvfp4"),
     "int4": ("int4_wo",),
 }
-
+"""A type of weights -> the tables' names of it; with blocks of scales the first is the likeliest,
+without them the last. Of 4 bits the last has inputs of 4 bits, too.
+"""
 
 FIXED_SCALES = "modelopt"
 """What names of kernels hold that were measured with scales of inputs from a checkpoint. On Hopper
@@ -82,6 +84,12 @@ MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
 The tables do not say so, but with a third matrix the first would have read its weights at 4.5 TB/s
 from an H100's memory of 3.35.
 """
+
+
+ALL_TOUCHED = (64, 256)
+"""Tokens from, and up to which, choices in turn touch every expert and wait for its weights."""
+FASTEST_READ = 1.1
+"""Share of the memory's bandwidth that rows cannot exceed, with a tenth for its data sheet."""
 
 
 def moe_curve(
@@ -108,6 +116,7 @@ def moe_curve(
             if bool(keep.any()):
                 rows = {name: column[keep] for name, column in rows.items()}
                 rows = _by_routing(rows, _measured_routing(op, request))
+                rows = _of_all_experts(rows, element_bytes, peak_rates)
                 label = f"{table.label} {dtype}"
                 return _from_rows(rows, wanted, op, request, peak_rates, element_bytes, last, label)
     return None
@@ -132,8 +141,12 @@ def _dtypes_in_order(op: Moe, request: CostRequest) -> list[str]:
     scale for each token do.
     """
     names = MOE_DTYPES.get(op.weight_dtype, ())
-    blocks = request.model.weight_block is not None or _finds_scales(op, request)
-    ordered = list(names if blocks else reversed(names))
+    stored = request.model.format_of("experts")
+    if op.weight_dtype == "fp4":
+        first = not stored.narrow_inputs
+    else:
+        first = stored.block is not None or _finds_scales(op, request)
+    ordered = list(names if first else reversed(names))
     stand_in = WEIGHT_ONLY.get(op.weight_dtype) if request.weight_only_experts else None
     return ordered if stand_in is None else [*ordered, stand_in]
 
@@ -156,6 +169,36 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
     np.minimum.at(best, owner, rank)
     keep = rank == best[owner]
     return {name: column[keep] for name, column in rows.items()}
+
+
+def _of_all_experts(rows: Columns, element_bytes: float, peak_rates: PeakRates) -> Columns:
+    """The rows without those of choices in turn that cannot have touched all experts.
+
+    They would have read the weights of all faster than the memory can. vLLM 0.24 and SGLang 0.5.14
+    measured experts of DeepSeek-V3's shape behind its own router, which keeps half of the groups of
+    experts: 128 of 256 are touched, and the first four by every token, so ranks with a share of the
+    experts have other loads than real ones, too. vLLM 0.19 did not.
+    """
+    sizes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+    hidden, inter, _, experts, tp, ep = sizes.T
+    names = [_measured(*(int(size) for size in row)).matrices for row in sizes]
+    weights = np.array(names) * hidden * inter * experts / (tp * ep)
+    bytes_per_s = weights * element_bytes / (rows["latency"].astype(np.float64) * 1e-3)
+    tokens = rows["num_tokens"].astype(np.int64)
+    in_turn = rows["distribution"] == IN_TURN
+    timed = in_turn & (tokens >= ALL_TOUCHED[0]) & (tokens <= ALL_TOUCHED[1])
+    keep = np.ones(len(tokens), dtype=np.bool_)
+    kinds, owner = distinct_rows(sizes[:, : len(SHAPE) - 2])
+    for kind in range(len(kinds)):
+        of_kind = owner == kind
+        whole = of_kind & timed
+        if not bool(whole.any()):
+            continue
+        fewest = (tp * ep)[whole].min()
+        read = float(np.median(bytes_per_s[whole & (tp * ep == fewest)]))
+        if read > FASTEST_READ * peak_rates.memory_bandwidth_bytes_per_s:
+            keep &= ~(of_kind & in_turn)
+    return {name: column[keep] for name, column in rows.items()} if bool(keep.any()) else rows
 
 
 def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:

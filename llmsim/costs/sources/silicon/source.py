@@ -33,6 +33,7 @@ from llmsim.costs.sources.silicon.linear_attention import linear_curve
 from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
 from llmsim.costs.sources.silicon.mla import (
     INSIDE,
+    absorbed_products,
     between_kernels,
     find_kernels,
     find_modules,
@@ -122,7 +123,11 @@ class SiliconSource(CostSource):
         self._sparse = whole_modules(database, request)
         sparse = request.model.indexer is not None or request.model.compressed is not None
         latent = request.model.latent is not None and not sparse
-        self._modules = latent and self._module_rows(self._any_attention()) is not None
+        self._modules = (
+            latent
+            and not self._has_own_products()
+            and self._module_rows(self._any_attention()) is not None
+        )
 
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Times for 1..last; None for collectives and for what the database lacks (the caller says
@@ -201,6 +206,11 @@ class SiliconSource(CostSource):
         generation = find_modules(self._database.tables("mla_generation"), op, self._request)
         return (context, generation) if context is not None and generation is not None else None
 
+    def _has_own_products(self) -> bool:
+        """Whether the engine's framework measured latent attention kernel by kernel, not whole."""
+        own = self._database.own_tables
+        return bool(own("mla_products")) and not own("mla_generation")
+
     def _kernel_rows(self, op: Attention) -> tuple[AttentionRows, AttentionRows] | None:
         context = find_kernels(self._database.tables("mla_context_kernel")[::-1], op, self._request)
         generation = find_kernels(self._database.tables("mla_generation_kernel"), op, self._request)
@@ -278,10 +288,13 @@ class SiliconSource(CostSource):
         kernels = self._kernel_rows(op)
         if kernels is None:
             return []
-        found = []
+        products = self._decode_products(op)
+        found = [] if products is None else [products]
         for kernel, kind, feature in zip(
             kernels, ("context", "generation"), LATENT_FEATURES, strict=True
         ):
+            if kind == "generation" and products is not None:
+                continue
             module = rows_of_heads(
                 self._database.tables(f"mla_{kind}"), op, self._request, GEMM_DTYPES[WIDE][0]
             )
@@ -300,6 +313,29 @@ class SiliconSource(CostSource):
                 OpCost(f"latent_{feature}", "layer", op.repeat, feature, ps, marks, source)
             )
         return found
+
+    def _decode_products(self, op: Attention) -> OpCost | None:
+        """The products that decodes run in place of the projection of their keys and values, beyond
+        that projection; None where the engine's framework did not measure them.
+        """
+        if not self._has_own_products():
+            return None
+        measured = absorbed_products(self._database.own_tables("mla_products"), op, self._request)
+        if measured is None:
+            return None
+        source, tokens, us = measured
+        feature = LATENT_FEATURES[1]
+        counts = np.arange(self._request.counts(feature) + 1)
+        ps = to_ps(np.interp(counts, tokens, us))
+        for replaced in self._request.operators:
+            if not isinstance(replaced, Gemm) or replaced.name != "kv_b_proj":
+                continue
+            curve = self._gemm(replaced, len(ps) - 1)
+            if curve is not None:
+                ps = ps - curve.ps
+        ps = np.where(counts > 0, np.maximum(ps, 0), 0)
+        marks = np.full(len(ps), Provenance.INTERPOLATED, dtype=np.uint8)
+        return OpCost(f"latent_{feature}", "layer", op.repeat, feature, ps, marks, source)
 
     def _kernel_gap(self) -> list[OpCost]:
         if KERNEL_GAP_PS == 0:

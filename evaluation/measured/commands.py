@@ -1,0 +1,64 @@
+"""Commands behind rows whose pages abbreviate them: the scripts of InferenceX.
+
+The table states model, devices, layout, lengths and concurrency of these rows; what else the
+servers and clients were given stands in the scripts that ran them.
+"""
+
+from dataclasses import dataclass
+
+SCRIPTS = "github.com/SemiAnalysisAI/InferenceX, benchmarks/{}"
+REQUESTS_PER_SEAT = 10
+"""Requests of a run for each one that its client keeps open."""
+SHORTEST_SHARE = 0.8
+"""Lengths are drawn uniformly from this share of the stated ones to the whole."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a script gives the server, beside what the table states."""
+
+    script: str
+    options: tuple[str, ...]
+    sequences_are_seats: bool = False
+    """The server admits as many sequences at once as the client keeps open."""
+
+    def server_options(self, concurrency: int) -> tuple[str, ...]:
+        """The options for a client that keeps `concurrency` requests open."""
+        if not self.sequences_are_seats:
+            return self.options
+        return (*self.options, "--max-num-seqs", str(concurrency))
+
+
+KIMI = ("--kv-cache-dtype", "fp8", "--prefill-schedule-interval", "4")
+COMMANDS = {
+    "kimi_b200": Command(
+        "single_node/kimik2.5_fp4_b200.sh",
+        (*KIMI, "--gpu-memory-utilization", "0.80"),
+        sequences_are_seats=True,
+    ),
+    "kimi_b300": Command(
+        "single_node/kimik2.5_fp4_b300.sh",
+        (*KIMI, "--gpu-memory-utilization", "0.85"),
+        sequences_are_seats=True,
+    ),
+    "dsr1fp4_b200_sgl": Command(
+        "dsr1_fp4_b200.sh",
+        (
+            *("--max-num-batched-tokens", "16384", "--max-num-seqs", "256"),
+            *("--gpu-memory-utilization", "0.85", "--kv-cache-dtype", "fp8"),
+        ),
+    ),
+    "dsr1_h200_sgl": Command(
+        "dsr1_fp8_h200.sh",
+        (
+            *("--max-num-batched-tokens", "32768", "--sglang-max-prefill-tokens", "32768"),
+            *("--max-num-seqs", "512", "--gpu-memory-utilization", "0.82"),
+        ),
+    ),
+}
+"""Row's name without its concurrency -> its command; all run without prefix caching."""
+
+
+def command_of(row: str) -> Command | None:
+    """The command of a row of the table; None where its page states all that there is."""
+    return COMMANDS.get(row.rpartition("_c")[0])

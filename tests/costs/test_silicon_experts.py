@@ -1,0 +1,130 @@
+"""Which of the database's rows price experts: by the format of their weights, and only rows that
+the memory's bandwidth allows.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmsim.costs import CostRequest, EngineVersions, compile_costs
+from llmsim.costs.experts.grouped_work import MoeShape
+from llmsim.costs.sources.silicon.collectives import custom_rows
+from llmsim.model import load_model, resolve_dtypes
+from tests.costs.builders import database, needs_database, request
+
+pytestmark = needs_database
+
+DEEPSEEK, KIMI = "deepseek-ai/DeepSeek-V3", "nvidia/Kimi-K2.5-NVFP4"
+TOKENS = np.array([64, 128, 256])
+FASTEST = 1.1
+"""Share of a data sheet's bandwidth that a measured read may have."""
+
+
+def asked(name: str, hardware: str, *, tp: int = 1, **changes: object) -> CostRequest:
+    model = load_model(name)
+    return request(name, hardware, tp=tp, dtypes=resolve_dtypes(model), **changes)
+
+
+def of_experts(found: CostRequest) -> tuple[str, np.ndarray]:
+    """Source, and microseconds at `TOKENS`."""
+    curve = next(op for op in compile_costs(found).ops if op.name == "moe")
+    return curve.source, curve.ps[TOKENS] / 1e6
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "table"),
+    [
+        (KIMI, "B200", "moe nvfp4"),
+        (KIMI, "B300", "moe nvfp4"),
+        ("nvidia/DeepSeek-R1-0528-FP4-v2", "B200", "moe nvfp4"),
+        ("openai/gpt-oss-120b", "B200", "moe w4a16_mxfp4"),
+        ("openai/gpt-oss-120b", "H100", "moe w4a16_mxfp4"),
+        (DEEPSEEK, "H200", "moe fp8_block"),
+    ],
+)
+def test_experts_of_four_bits_have_the_rows_of_their_format(
+    name: str, hardware: str, table: str
+) -> None:
+    assert table in of_experts(asked(name, hardware, tp=8))[0]
+
+
+def test_nvfp4_stores_a_scale_for_sixteen_elements() -> None:
+    kimi, oss = load_model(KIMI), load_model("openai/gpt-oss-120b")
+    assert kimi.format_of("experts").narrow_inputs
+    assert oss.format_of("experts").dtype == "fp4"
+    assert not oss.format_of("experts").narrow_inputs
+    assert load_model(DEEPSEEK).format_of("experts").narrow_inputs
+    assert not load_model("Qwen/Qwen3-8B").format_of("mlp").narrow_inputs
+
+
+@pytest.mark.parametrize("hardware", ["H100", "H200", "B200", "B300", "GB200"])
+@pytest.mark.parametrize("engine", [EngineVersions("0.24"), EngineVersions(framework="sglang")])
+@pytest.mark.parametrize(
+    "name",
+    [DEEPSEEK, "nvidia/DeepSeek-R1-0528-FP4-v2", KIMI, "Qwen/Qwen3-235B-A22B", "zai-org/GLM-4.5"],
+)
+def test_no_rows_read_weights_faster_than_the_memory(
+    name: str, hardware: str, engine: EngineVersions
+) -> None:
+    """The rows of DeepSeek-V3's shape were measured behind a router that keeps half of the experts:
+    at 32 tokens in turn they read 8 TB/s on an H200, if all were touched.
+    """
+    found = asked(name, hardware, tp=1, engine=engine)
+    if found.hardware is None or (hardware[0] == "H" and "FP4" in name):
+        pytest.skip("Hopper has no products of 4 bits")
+    model, sheet = found.model, found.hardware
+    op = next(op for op in found.operators if op.name == "moe")
+    topk, experts = model.num_experts_per_tok, model.num_experts
+    shape = MoeShape(model.expert_hidden, model.moe_intermediate_size, topk, experts, 1, 1)
+    read = op.weight_bytes * shape.touched(TOKENS.astype(float)) / experts
+    _, us = of_experts(found)
+    assert (read / (us * 1e-6) < FASTEST * sheet.memory_bandwidth_bytes_per_s).all()
+
+
+def test_rows_of_all_experts_are_kept() -> None:
+    """vLLM 0.19 measured DeepSeek-V3's experts without its router; 0.24 did not."""
+    own = of_experts(asked(DEEPSEEK, "H200", tp=8, engine=EngineVersions("0.19")))
+    another = of_experts(asked(DEEPSEEK, "H200", tp=8, engine=EngineVersions("0.24")))
+    assert "scaled from" not in own[0]
+    assert "scaled from MoeShape(hidden=6144" in another[0]
+    assert np.abs(another[1] / own[1] - 1).max() < 0.15
+
+
+def test_ranks_with_a_share_of_the_experts_are_as_fast_as_those_with_a_share_of_each() -> None:
+    """Of long prompts; the first four experts of the rows that are left out have every token."""
+    tokens = 8192
+    shared = replace(asked(DEEPSEEK, "H200", tp=8), max_tokens=tokens)
+    apart = replace(request(DEEPSEEK, "H200", tp=8, ep=8, dtypes=shared.dtypes), max_tokens=tokens)
+    times = [
+        next(op for op in compile_costs(found).ops if op.name == "moe").ps[tokens]
+        for found in (shared, apart)
+    ]
+    assert times[1] < 1.35 * times[0]
+
+
+def test_a_sglang_server_has_latent_attention_kernel_by_kernel() -> None:
+    """SGLang measured the products of decodes that stand in for the projection of keys and values;
+    vLLM measured its module whole.
+    """
+    dtypes = resolve_dtypes(load_model(DEEPSEEK))
+    vllm, sglang = (
+        compile_costs(request(DEEPSEEK, "H200", tp=8, dtypes=dtypes, engine=engine))
+        for engine in (EngineVersions("0.24"), EngineVersions(framework="sglang"))
+    )
+    of_vllm = {op.name: op for op in vllm.ops}
+    of_sglang = {op.name: op for op in sglang.ops}
+    assert "latent_decodes" not in of_vllm
+    products = of_sglang["latent_decodes"]
+    assert "sglang" in products.source and "mla_products fp8" in products.source
+    assert "mla_generation_kernel" in sglang.attention.source
+    both = products.ps[8] + of_sglang["kv_b_proj"].ps[8]
+    assert both == pytest.approx(16.28e6, rel=0.02), "two products of 16 heads, 8 tokens, FP8"
+
+
+def test_a_sglang_server_reduces_with_its_own_kernel() -> None:
+    of_card = database("B200")
+    for framework in ("vllm", "sglang"):
+        engine = EngineVersions(framework=framework)
+        rows = custom_rows(replace(of_card, engine=engine), 8, eager=False)
+        assert rows is not None and f" {framework} " in rows[0]
