@@ -19,7 +19,13 @@ import pandas as pd
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs.experts.grouped_work import GroupedWork, MoeShape, ReachedRates, tile_rows_of
 from llmsim.costs.sources.silicon.database import TablePath, database_of
-from llmsim.costs.sources.silicon.moe import FIXED_SCALES, IN_TURN, SHAPE
+from llmsim.costs.sources.silicon.moe import (
+    COLUMNS,
+    FIXED_SCALES,
+    IN_TURN,
+    SHAPE,
+    touches_all,
+)
 from llmsim.model import load_hardware
 
 UNEVEN = "power_law_1.01"
@@ -85,6 +91,7 @@ def _growths(path: TablePath, bytes_per_s: int) -> Iterator[Growth]:
         & (table.moe_ep_size == 1)
     ]
     series = ["moe_dtype", *SHAPE]
+    table = pd.concat(_touching_all(table, dtype, bytes_per_s) for dtype in ELEMENT_BYTES)
     choices = table[table.distribution.isin([IN_TURN, UNEVEN])]
     least_ms = choices.groupby([*series, "num_tokens", "distribution"]).latency.min()
     times_us = 1e3 * least_ms.unstack("distribution").dropna()
@@ -95,6 +102,15 @@ def _growths(path: TablePath, bytes_per_s: int) -> Iterator[Growth]:
         for tokens in sorted(set(TOKENS) & set(of_shape.index)):
             measured = of_shape[UNEVEN][tokens] / of_shape[IN_TURN][tokens]
             yield Growth(str(dtype), tokens, float(measured), float(expected[tokens]))
+
+
+def _touching_all(table: pd.DataFrame, dtype: str, bytes_per_s: int) -> pd.DataFrame:
+    """The rows of one type of weights that the simulator takes, too."""
+    rows = table[table.moe_dtype == dtype]
+    if rows.empty:
+        return rows
+    columns = {name: rows[name].to_numpy() for name in COLUMNS}
+    return rows[touches_all(columns, ELEMENT_BYTES[dtype], bytes_per_s)]
 
 
 def _expected(

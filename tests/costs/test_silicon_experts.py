@@ -2,10 +2,11 @@
 the memory's bandwidth allows.
 """
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from llmsim.costs import CostRequest, EngineVersions, compile_costs
 from llmsim.costs.experts.grouped_work import MoeShape
@@ -21,9 +22,8 @@ FASTEST = 1.1
 """Share of a data sheet's bandwidth that a measured read may have."""
 
 
-def asked(name: str, hardware: str, *, tp: int = 1, **changes: object) -> CostRequest:
-    model = load_model(name)
-    return request(name, hardware, tp=tp, dtypes=resolve_dtypes(model), **changes)
+def asked(name: str, hardware: str, *, tp: int = 1, **changes: Any) -> CostRequest:
+    return request(name, hardware, tp=tp, dtypes=resolve_dtypes(load_model(name)), **changes)
 
 
 def of_experts(found: CostRequest) -> tuple[str, np.ndarray]:
@@ -94,8 +94,8 @@ def test_rows_of_all_experts_are_kept() -> None:
 def test_ranks_with_a_share_of_the_experts_are_as_fast_as_those_with_a_share_of_each() -> None:
     """Of long prompts; the first four experts of the rows that are left out have every token."""
     tokens = 8192
-    shared = replace(asked(DEEPSEEK, "H200", tp=8), max_tokens=tokens)
-    apart = replace(request(DEEPSEEK, "H200", tp=8, ep=8, dtypes=shared.dtypes), max_tokens=tokens)
+    shared = asked(DEEPSEEK, "H200", tp=8, max_tokens=tokens)
+    apart = asked(DEEPSEEK, "H200", tp=8, ep=8, max_tokens=tokens)
     times = [
         next(op for op in compile_costs(found).ops if op.name == "moe").ps[tokens]
         for found in (shared, apart)

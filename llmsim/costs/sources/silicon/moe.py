@@ -172,33 +172,38 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
 
 
 def _of_all_experts(rows: Columns, element_bytes: float, peak_rates: PeakRates) -> Columns:
-    """The rows without those of choices in turn that cannot have touched all experts.
+    """The rows without those of choices in turn that cannot have touched all experts, unless there
+    are no others.
+    """
+    keep = touches_all(rows, element_bytes, peak_rates.memory_bandwidth_bytes_per_s)
+    return {name: column[keep] for name, column in rows.items()} if bool(keep.any()) else rows
 
-    They would have read the weights of all faster than the memory can. vLLM 0.24 and SGLang 0.5.14
-    measured experts of DeepSeek-V3's shape behind its own router, which keeps half of the groups of
-    experts: 128 of 256 are touched, and the first four by every token, so ranks with a share of the
-    experts have other loads than real ones, too. vLLM 0.19 did not.
+
+def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDArray[np.bool_]:
+    """Which rows may have touched all experts that their tokens choose.
+
+    Others would have read the weights of all faster than the memory can. vLLM 0.24 and SGLang
+    0.5.14 measured experts of DeepSeek-V3's shape behind its own router, which keeps half of the
+    groups of experts: 128 of 256 are touched, and the first four by every token, so ranks with a
+    share of the experts have other loads than real ones, too. vLLM 0.19 did not.
     """
     sizes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
     hidden, inter, _, experts, tp, ep = sizes.T
-    names = [_measured(*(int(size) for size in row)).matrices for row in sizes]
-    weights = np.array(names) * hidden * inter * experts / (tp * ep)
-    bytes_per_s = weights * element_bytes / (rows["latency"].astype(np.float64) * 1e-3)
-    tokens = rows["num_tokens"].astype(np.int64)
+    matrices = np.array([_measured(*(int(size) for size in row)).matrices for row in sizes])
+    weight_bytes = matrices * hidden * inter * experts / (tp * ep) * element_bytes
+    read_per_s = weight_bytes / (rows["latency"].astype(np.float64) * 1e-3)
+    tokens, splits = rows["num_tokens"].astype(np.int64), tp * ep
     in_turn = rows["distribution"] == IN_TURN
-    timed = in_turn & (tokens >= ALL_TOUCHED[0]) & (tokens <= ALL_TOUCHED[1])
+    waits = in_turn & (tokens >= ALL_TOUCHED[0]) & (tokens <= ALL_TOUCHED[1])
+    _, model_of = distinct_rows(sizes[:, : len(SHAPE) - len(("tp", "ep"))])
     keep = np.ones(len(tokens), dtype=np.bool_)
-    kinds, owner = distinct_rows(sizes[:, : len(SHAPE) - 2])
-    for kind in range(len(kinds)):
-        of_kind = owner == kind
-        whole = of_kind & timed
-        if not bool(whole.any()):
-            continue
-        fewest = (tp * ep)[whole].min()
-        read = float(np.median(bytes_per_s[whole & (tp * ep == fewest)]))
-        if read > FASTEST_READ * peak_rates.memory_bandwidth_bytes_per_s:
-            keep &= ~(of_kind & in_turn)
-    return {name: column[keep] for name, column in rows.items()} if bool(keep.any()) else rows
+    for model in np.unique(model_of[waits]):
+        of_model = model_of == model
+        timed = of_model & waits
+        whole = timed & (splits == splits[timed].min())
+        if float(np.median(read_per_s[whole])) > FASTEST_READ * bytes_per_s:
+            keep &= ~(of_model & in_turn)
+    return keep
 
 
 def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:
