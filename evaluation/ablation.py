@@ -11,8 +11,9 @@ requests, without those that arrived in the first seconds, where the real engine
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from llmsim.api.prepare import trial
 from llmsim.cli.arguments import OneSentenceParser

@@ -9,7 +9,6 @@ section whose data is absent says so.
 """
 
 import contextlib
-import dataclasses
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -98,7 +97,7 @@ class RecordedRun:
         ]
         cluster, trace = needed(self.folder, f"{RUN}/cluster.json"), needed(self.folder, TRACE)
         arguments = ["--cluster-config", str(cluster), "--dataset", str(trace), *ENGINE, *where]
-        return dataclasses.replace(checked_options(arguments), arrivals=self.log)
+        return replace(checked_options(arguments), arrivals=self.log)
 
     @property
     def log(self) -> Path:
@@ -157,7 +156,7 @@ def terms(folder: Path) -> str:
         options = run.options(source)
 
         def simulate(disabled: tuple[str, ...], options: RunOptions = options) -> Recording:
-            return recording_of(trial(dataclasses.replace(options, disabled_terms=disabled)))
+            return recording_of(trial(replace(options, disabled_terms=disabled)))
 
         parts += [f"From the {source}:", ablation_markdown(ablate(run.real(), simulate, (), 2.0))]
     return "\n\n".join(part.strip("\n") for part in parts)

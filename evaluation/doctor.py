@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare, trial
 from llmsim.cli.arguments import OneSentenceParser

@@ -13,9 +13,11 @@ printed.
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import prepare

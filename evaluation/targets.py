@@ -11,9 +11,11 @@ both columns are of all of them.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import trial

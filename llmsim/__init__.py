@@ -2,10 +2,11 @@
 GPU.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmsim import native_build
 from llmsim.compat import moved_modules
+from llmsim.loading import loaded_on_use
 
 __version__ = "0.1.0"
 
@@ -58,22 +59,8 @@ _LOADED_ON_USE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Public names are loaded when they are first used, so that `import llmsim` stays quick."""
-    if name not in _LOADED_ON_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import gc
-    import importlib
-
-    collects = gc.isenabled()
-    gc.disable()  # what modules define stays: collections between them take a tenth of the time
-    try:
-        value = getattr(importlib.import_module(_LOADED_ON_USE[name]), name)
-    finally:
-        if collects:
-            gc.enable()
-    globals()[name] = value
-    return value
+__getattr__ = loaded_on_use(__name__, _LOADED_ON_USE)
+"""Public names are loaded when they are first used, so that `import llmsim` stays quick."""
 
 
 def __dir__() -> list[str]:

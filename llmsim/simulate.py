@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from msgspec import Struct, field
@@ -37,7 +37,6 @@ from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.lowering.kv.tiers import LoweredTiers
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.request_speculation import request_speculation
-from llmsim.lowering.switches.layouts import LayoutPlans, kv_moves, move_network
 from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import check_invariants
 from llmsim.results.notes import notes_of_run
@@ -46,6 +45,9 @@ from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.policies import PolicySpecs
 from llmsim.scheduling.ranking import with_ranking
 from llmsim.workload.content import adapter_numbers
+
+if TYPE_CHECKING:
+    from llmsim.lowering.switches.layouts import LayoutPlans
 
 EVENTS_PER_CALL = 100_000
 """Most events between two looks at signals and the progress bar."""
@@ -270,10 +272,12 @@ def _native_config(
 
 
 def _layouts(
-    layouts: LayoutPlans | None, workload: Workload, options: SimulationOptions
+    layouts: "LayoutPlans | None", workload: Workload, options: SimulationOptions
 ) -> "_native.LayoutsConfig | None":
     if layouts is None:
         return None
+    from llmsim.lowering.switches.layouts import kv_moves, move_network
+
     moves = kv_moves(layouts.plans) if layouts.moves_kv else None
     specs = []
     for number, plan in enumerate(layouts.plans):
@@ -479,7 +483,7 @@ def _possible(
 
 
 def _kv_transfers(
-    layouts: LayoutPlans | None,
+    layouts: "LayoutPlans | None",
     visits: Sequence[tuple[int, int]],
     simulation: "_native.Simulation",
 ) -> KvTransferColumns | None:

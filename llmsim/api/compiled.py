@@ -4,8 +4,9 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import fields
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from llmsim.api import prepare
 from llmsim.api.checked.run_options import RunOptions
@@ -129,8 +130,6 @@ def _surroundings(deployment: "Deployment", options: "LoweringOptions") -> Hasha
 
 def _key(cluster: Cluster, options: RunOptions) -> Hashable:
     settings = {
-        one.name: getattr(options, one.name)
-        for one in fields(options)
-        if one.name not in WORKLOAD_OPTIONS
+        name: value for name, value in asdict(options).items() if name not in WORKLOAD_OPTIONS
     }
     return repr((cluster.name, cluster.text, os.getcwd(), settings))

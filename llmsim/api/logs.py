@@ -1,10 +1,11 @@
 """`llmsim.validate` and `llmsim.calibrate`: runs beside the log of a real server."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.python_values import typed

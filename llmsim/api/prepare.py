@@ -1,9 +1,8 @@
 """From checked options to something that can be simulated, once or many times."""
 
-import dataclasses
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from llmsim.simulate import SimulationOptions
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
+class Compiled(Struct, frozen=True, eq=False):
     """What a run's options make of a cluster, whatever the workload; made once for many runs."""
 
     deployment: "Deployment"
@@ -34,8 +32,7 @@ class Compiled:
     tiers: "LoweredTiers | None"
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(Struct, frozen=True, eq=False):
     """What options describe, read, resolved and lowered; ready to simulate."""
 
     deployment: "Deployment"
@@ -53,7 +50,7 @@ class Prepared:
         if layouts is None:
             return self
         deployment, lowered = layouts.as_run(results.layout_visits)
-        return dataclasses.replace(self, deployment=deployment, lowered=lowered)
+        return replace(self, deployment=deployment, lowered=lowered)
 
 
 def trial(options: RunOptions) -> "Results":
@@ -102,8 +99,8 @@ def prepare(options: RunOptions) -> Prepared:
         simulation = replace(
             prepared.simulation, record_steps=True, record_rounds=True, record_transfers=True
         )
-        prepared = dataclasses.replace(prepared, simulation=simulation)
-    return dataclasses.replace(prepared, cluster=cluster)
+        prepared = replace(prepared, simulation=simulation)
+    return replace(prepared, cluster=cluster)
 
 
 def compile_cluster(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from llmsim.api.workload import workload_source
 from llmsim.config import input_files
 from llmsim.config.engine.options import command_line_options
 from llmsim.config.errors import InputError, nearest
+from llmsim.loading import collections_paused
 
 OUTPUTS = {
     "output": "Result.to_csv",
@@ -59,12 +59,14 @@ def run(
     the simulator, and KeyboardInterrupt.
     """
     from llmsim.api.verdict import check_backend
-    from llmsim.simulate import simulate
 
     inputs = RunInputs(cluster_of(cluster), _repeatable(workload), dict(options))
     with in_python_words(options), input_files.recorded() as files:
-        settings = settings_of(inputs)
-        prepared = prepared_run(inputs, settings, Recorded(steps=steps, series=series))
+        with collections_paused():
+            from llmsim.simulate import simulate
+
+            settings = settings_of(inputs)
+            prepared = prepared_run(inputs, settings, Recorded(steps=steps, series=series))
         results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
         if results.interrupted:
             raise KeyboardInterrupt
@@ -100,12 +102,12 @@ def _repeatable(workload: Any) -> Any:
 def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     """The options as the command line would give them."""
     engine = command_line_options()
-    known = {one.name: one for one in fields(Given) if one.name not in (*INPUTS, *OUTPUTS)}
+    known = [name for name in Given.__struct_fields__ if name not in (*INPUTS, *OUTPUTS)]
     _check_names(options, [*known, *engine])
     said = {name: _plain(value) for name, value in options.items() if value is not None}
     of_run = {name: option_value(name, value) for name, value in said.items() if name in known}
     of_engine = {name: _engine_value(name, one) for name, one in said.items() if name in engine}
-    missing = [one.name for one in known.values() if one.default is MISSING]
+    missing = [name for name in known if name not in Given.defaults()]
     assert not missing, missing
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run

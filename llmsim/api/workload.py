@@ -7,6 +7,7 @@ from functools import lru_cache
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
@@ -54,8 +55,7 @@ class WorkloadSource(Protocol):
         """The first `limit` requests (0: all); raises InputError."""
 
 
-@dataclass(frozen=True)
-class DatasetText:
+class DatasetText(Struct, frozen=True):
     """A path, `trace:PATH,...` or `synthetic:...`, as `--dataset` takes it."""
 
     text: str
@@ -89,8 +89,7 @@ class Request:
     """Images and other parts of the prompt that an encoder computes: `offset`, `tokens`, `id`."""
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Requests as lines of a trace; errors name them as `name:N`, from 1."""
 
     name: str

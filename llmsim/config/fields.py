@@ -2,19 +2,97 @@
 and messages.
 """
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+_INSIDE_ANOTHER: ContextVar[bool] = ContextVar("_INSIDE_ANOTHER", default=False)
+_WHOLE: ContextVar[set[type] | None] = ContextVar("_WHOLE", default=None)
+"""The sections that are built anew, with those inside them, where a JSON Schema is made."""
+_PLUGINS = "pydantic.plugin._loader"
+"""The module in which pydantic looks for its own plug-ins."""
+
+
+_Value = TypeVar("_Value")
+
+
+@contextmanager
+def _set(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Models are built without plug-ins of pydantic, unless it has looked for them before.
+
+    It would read the metadata of every installed package, which takes as long as a tenth of a short
+    run, or more where many packages are installed.
+    """
+    if _PLUGINS in sys.modules:
+        yield
+        return
+    nothing = ModuleType(_PLUGINS)
+    nothing.get_plugins = tuple  # type: ignore[attr-defined]
+    sys.modules[_PLUGINS] = nothing
+    try:
+        yield
+    finally:
+        del sys.modules[_PLUGINS]
 
 
 class Section(BaseModel):
     """Base of every object of the cluster file: frozen, no unknown keys, no coercion (true is not
     1, "1" is not 1).
+
+    A section's schema is built when a file has the section. Most files have few of them, and their
+    schemas would take longer than the rest of a short run.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Inside another section's schema, a function that validates with this section's own."""
+        anew = _WHOLE.get()
+        if _INSIDE_ANOTHER.get() and anew is None:
+            return core_schema.no_info_plain_validator_function(cls.model_validate)
+        if anew is not None and cls not in anew:
+            anew.add(cls)
+            cls.model_rebuild(force=True)
+        with _set(_INSIDE_ANOTHER, True):
+            return handler(source)
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """What pydantic calls when the first object of a section is validated."""
+        with _without_plugins():
+            return super().model_rebuild(**options)
+
+    @classmethod
+    def model_json_schema(cls, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """The JSON Schema with those of all sections inside."""
+        with _set(_WHOLE, {cls}):
+            cls.model_rebuild(force=True)
+            return super().model_json_schema(*arguments, **options)
 
 
 def _unit(text: str) -> dict[str, Any]:

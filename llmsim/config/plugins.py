@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from llmsim.config import input_files, plugin_calls
 from llmsim.config.errors import InputError, LlmsimError, PluginRefused, nearest
 from llmsim.config.plugin_calls import defined_at, foreign_code, in_library, said
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _ALLOWED: ContextVar[bool] = ContextVar("llmsim_plugins_allowed", default=True)
 
@@ -57,7 +59,7 @@ def plugins_allowed(allowed: bool) -> Iterator[None]:
         _ALLOWED.reset(token)
 
 
-def entry_points(group: str) -> Mapping[str, EntryPoint]:
+def entry_points(group: str) -> "Mapping[str, EntryPoint]":
     """Policies that installed packages offer, by name."""
     from importlib.metadata import entry_points as installed
 

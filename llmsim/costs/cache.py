@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -103,6 +102,8 @@ def store(key: str, costs: CompiledCosts) -> str | None:
             "compiled cost tables are not kept: there is no home folder; set LLMSIM_CACHE to a "
             "folder"
         )
+    import tempfile
+
     temporary: str | None = None
     try:
         folder.mkdir(parents=True, exist_ok=True)

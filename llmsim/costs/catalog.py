@@ -14,14 +14,12 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import CostRequest, CostSource
 from llmsim.costs.sources.bundle.files import BundleFiles, find_bundle
-from llmsim.costs.sources.bundle.legacy import OlderBundleSource
-from llmsim.costs.sources.bundle.source import BundleSource
-from llmsim.costs.sources.external.table import ExternalTable, read_external
 from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.costs.sources.silicon.database import Database, find_database, silicon_is_missing
 from llmsim.model.hardware import YOUR_OWN, hardware_names, hardware_spellings, load_hardware
 
 if TYPE_CHECKING:
+    from llmsim.costs.sources.external.table import ExternalTable
     from llmsim.model import Hardware
 
 
@@ -75,7 +73,7 @@ def look(request: CostRequest) -> Available:
         )
     if request.source == "silicon":
         _need_silicon(request, database)
-    tables = tuple(read_external(path) for path in request.cost_tables)
+    tables = _external_tables(request)
     if request.source == "external" and not tables:
         raise InputError("the cost source external needs a table; give --cost-table FILE")
     roofline = peak_rates_of(request) is not None
@@ -100,6 +98,14 @@ def look(request: CostRequest) -> Available:
             f"times that nothing else measures rest on the data sheet of {request.hardware_name}"
         )
     return Available(bundle, database, roofline, tuple(notes), tables, similar)
+
+
+def _external_tables(request: CostRequest) -> tuple[ExternalTable, ...]:
+    if not request.cost_tables:
+        return ()
+    from llmsim.costs.sources.external.table import read_external
+
+    return tuple(read_external(path) for path in request.cost_tables)
 
 
 def _similar(request: CostRequest) -> Similar | None:
@@ -142,8 +148,7 @@ def sources_of(request: CostRequest, available: Available) -> list[CostSource]:
     """The sources of a request, the most trusted one first."""
     sources: list[CostSource] = []
     if available.bundle is not None:
-        source_class = OlderBundleSource if available.bundle.older else BundleSource
-        sources.append(source_class(request, available.bundle))
+        sources.append(_bundle_source(request, available.bundle))
     if request.plugin:
         from llmsim.costs.sources.plugin import load_plugin
 
@@ -171,3 +176,13 @@ def sources_of(request: CostRequest, available: Available) -> list[CostSource]:
     if available.roofline and request.source not in ("bundle", "external"):
         sources.append(RooflineSource(request))
     return sources
+
+
+def _bundle_source(request: CostRequest, bundle: BundleFiles) -> CostSource:
+    if bundle.older:
+        from llmsim.costs.sources.bundle.legacy import OlderBundleSource
+
+        return OlderBundleSource(request, bundle)
+    from llmsim.costs.sources.bundle.source import BundleSource
+
+    return BundleSource(request, bundle)

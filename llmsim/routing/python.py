@@ -4,12 +4,15 @@ sentence.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING
 
 from llmsim.config import plugins
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.config.plugin_calls import hold, said
 from llmsim.routing.base import GroupView, RequestView, Router
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 KIND = plugins.Kind(
     word="router",
@@ -21,7 +24,7 @@ KIND = plugins.Kind(
 
 
 @cache
-def entry_points() -> Mapping[str, EntryPoint]:
+def entry_points() -> "Mapping[str, EntryPoint]":
     """Routers that installed packages offer, by name."""
     return plugins.entry_points(KIND.group)
 

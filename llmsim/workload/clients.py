@@ -3,7 +3,6 @@
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.random import PCG64, Generator, SeedSequence
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, PS_PER_S, Clients, Workload
@@ -47,6 +46,8 @@ def with_clients(
         )
     think_ps = np.empty(0, np.int64)
     if options.think_time is not None:
+        from numpy.random import PCG64, Generator, SeedSequence
+
         from llmsim.workload.spec_text import Field, parse_lengths
 
         distribution = parse_lengths(Field("--think-time", "ms", options.think_time), 0)

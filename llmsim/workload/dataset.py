@@ -9,10 +9,7 @@ from msgspec.structs import replace
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
 from llmsim.workload.jsonl import is_own_format, load_trace
-from llmsim.workload.options import TraceOptions, is_trace_text, parse_trace_text
-from llmsim.workload.spec_text import PREFIX as SYNTHETIC
-from llmsim.workload.spec_text import parse_synthetic
-from llmsim.workload.synthetic.workload import generate
+from llmsim.workload.options import SYNTHETIC, TraceOptions, is_trace_text, parse_trace_text
 
 
 def file_of(text: str) -> list[str]:
@@ -35,6 +32,9 @@ def load_dataset(
     if limit < 0:
         raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
     if text.startswith(SYNTHETIC):
+        from llmsim.workload.spec_text import parse_synthetic
+        from llmsim.workload.synthetic.workload import generate
+
         if "=" not in text.removeprefix(SYNTHETIC).split(",")[0]:
             from llmsim.workload.generators import generate_kind, kind_of
 

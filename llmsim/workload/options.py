@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from llmsim.config.errors import InputError, nearest
 
 PREFIX = "trace:"
+SYNTHETIC = "synthetic:"
+"""How a text begins that describes a workload instead of naming a file."""
 
 
 class TraceOptions(Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.workload.limits import MAX_REQUESTS, MAX_TOKENS
+from llmsim.workload.options import SYNTHETIC
 from llmsim.workload.synthetic.classes import ByClass, ClassMix, parse_mix
 from llmsim.workload.synthetic.distributions import (
     MAX_ZIPF_VALUES,
@@ -25,7 +26,7 @@ from llmsim.workload.synthetic.distributions import (
 from llmsim.workload.synthetic.patterns import Diurnal, Spikes
 from llmsim.workload.synthetic.workload import Sessions, SharedPrefixes, SyntheticSpec
 
-PREFIX = "synthetic:"
+PREFIX = SYNTHETIC
 KEYS = (
     "n", "rate", "arrivals", "classes", "input", "output", "prefixes", "calls", "tool_ms", "model",
     "seed",

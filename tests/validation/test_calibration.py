@@ -2,8 +2,8 @@
 were fitted.
 """
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
+from msgspec.structs import replace
 
 from llmsim.api.prepare import prepare
 from llmsim.cli import main, run_main
@@ -197,7 +198,7 @@ def test_a_difference_within_the_noise_leaves_the_first_constant() -> None:
         gap_s = 1e-9 * (known["host_gap_ns"] or 0.0)
         found = linked_server(16.0, 20e3, known["time_factor"] or 1.0)
         off = np.where(np.arange(len(found)) % 2, 1.001, 0.999) if not gap_s else 1.0
-        return replace(
+        return dataclasses.replace(
             found,
             ttft_s=(found.ttft_s + 4 * gap_s) * off,
             latency_s=(found.latency_s + 53 * gap_s) * off,

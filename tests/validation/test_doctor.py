@@ -1,12 +1,12 @@
 """The log doctor names an option that was withheld, and is silent where a constant explains."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_logs import CLUSTER, rows_of, run_arguments, simulate, write_engine_log
+from msgspec.structs import replace
 
 from llmsim.api.logs import fitted_constants
 from llmsim.api.prepare import prepare, trial

@@ -1,10 +1,10 @@
 """The end of a log, step by step: what was put into a machine is read out of its log again."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_logs import rows_of, run_arguments, simulate, write_engine_log
+from msgspec.structs import replace
 
 from evaluation.drain import drain_markdown, read_drain, step_price
 from llmsim.cli.run.arguments import checked_options

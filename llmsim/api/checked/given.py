@@ -1,14 +1,14 @@
 """Everything that a run may be given, before any check."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from llmsim.api.options import costs, engine, inputs, outputs, peer
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(Struct, frozen=True):
     """Options of a run, unchecked; each type carries its option as the command line shows it."""
 
     cluster_config: inputs.Cluster
@@ -73,3 +73,9 @@ class Given:
     disable_term: costs.DisableTerm = None
     calibration: costs.Calibration = None
     arrivals: inputs.Arrivals = None
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The values of the fields that need not be given."""
+        values = cls.__struct_defaults__
+        return dict(zip(cls.__struct_fields__[-len(values) :], values, strict=True))

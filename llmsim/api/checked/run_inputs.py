@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.api.checked.given import Given
 from llmsim.api.cluster import Cluster
@@ -34,13 +36,11 @@ NOT_OPTIONS = (
 
 def options_asked(given: Given) -> dict[str, Any]:
     """The options that differ from their defaults, as `llmsim.run` and JSON take them."""
-    named = {
-        one.name: getattr(given, one.name)
-        for one in fields(given)
-        if one.name not in NOT_OPTIONS and one.default is not MISSING
+    changed = {
+        name: getattr(given, name)
+        for name, default in given.defaults().items()
+        if name not in NOT_OPTIONS and getattr(given, name) != default
     }
-    defaults = {one.name: one.default for one in fields(given)}
-    changed = {name: value for name, value in named.items() if value != defaults[name]}
     return {name: _plain(value) for name, value in {**changed, **given.engine_options}.items()}
 
 
@@ -52,16 +52,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """The tables that a run records."""
 
     steps: bool
     series: bool
 
 
-@dataclass(frozen=True)
-class RunInputs:
+class RunInputs(Struct, frozen=True):
     """A cluster, a workload and options: everything that `llmsim.run` takes."""
 
     cluster: Cluster

@@ -1,8 +1,9 @@
 """The checks of a run's options: from what was given to what a run takes."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from llmsim.api.checked.durations import horizon_ps, interval_ps
 from llmsim.api.checked.given import Given
@@ -34,8 +35,7 @@ does.
 SWITCHES = ("enable_local_offloading", "enable_attn_offloading", "enable_sub_batch_interleaving")
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """The checked options of a run."""
 
     cluster: Path
@@ -260,11 +260,13 @@ def _named_source(name: str) -> str:
     """One of ours, else "auto": the name of a plug-in, which is looked up when costs
     are compiled.
     """
+    if name in COST_SOURCES:
+        return name
     from importlib.metadata import entry_points
 
-    if name in COST_SOURCES or name not in entry_points(group="llmsim.cost_sources").names:
-        return _one_of("--cost-source", name, COST_SOURCES)
-    return "auto"
+    if name in entry_points(group="llmsim.cost_sources").names:
+        return "auto"
+    return _one_of("--cost-source", name, COST_SOURCES)
 
 
 def _calibration(path: Path | None) -> "Calibration | None":

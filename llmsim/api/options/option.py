@@ -1,10 +1,9 @@
 """The declaration of an option: its names on the command line, and its text under a heading."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """What `llmsim run --help` shows of an option; type and default belong to the field."""
 
     panel: str

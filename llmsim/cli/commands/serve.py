@@ -1,11 +1,11 @@
 """`llmsim serve`: an OpenAI-compatible endpoint over the simulator."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError

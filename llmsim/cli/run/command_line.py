@@ -2,8 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING
-from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -54,18 +52,14 @@ def taking_command_line(act: Callable[[typer.Context, Given], int]) -> Callable[
     types = get_type_hints(Given, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-    for field in fields_of(Given):
-        if field.name == "engine_options":
-            parameters += [
-                _engine_parameter(name, mark, text) for name, (mark, text) in rows.items()
-            ]
+    defaults = Given.defaults()
+    for name in Given.__struct_fields__:
+        if name == "engine_options":
+            parameters += [_engine_parameter(row, mark, text) for row, (mark, text) in rows.items()]
             continue
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        parameters.append(
-            inspect.Parameter(
-                field.name, keyword, default=default, annotation=_for_typer(types[field.name])
-            )
-        )
+        default = defaults.get(name, inspect.Parameter.empty)
+        annotation = _for_typer(types[name])
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {
         "return": int

@@ -73,11 +73,7 @@ class _Run:
                 raise
 
         options = _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
-        return (
-            dataclasses.replace(options, dataset=dataset, num_reqs=int(requests))
-            if plain
-            else options
-        )
+        return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
 
     def _simulated(self, options: RunOptions) -> int:
         from llmsim.api.prepare import with_workload

@@ -203,7 +203,7 @@ class Cluster(Section):
         "--goodput wins over them.",
     )
     engine: EngineOptions = Field(
-        default_factory=EngineOptions,
+        default_factory=EngineOptions.model_construct,
         description=(
             "Engine options of every instance; the command line and the instance win over them."
         ),

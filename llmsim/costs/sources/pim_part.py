@@ -16,7 +16,6 @@ KV heads read every key and value H / K times (`pim_queries_per_read` in [other]
 fewer). Scores leave over the channel's bus for the softmax and come back, 2 bytes each.
 """
 
-import configparser
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -96,6 +95,8 @@ def read_pim_part(path: Path) -> PimPart:
     """Reads one part file; InputError names section, key and value of what is missing or
     impossible.
     """
+    import configparser
+
     parser = configparser.ConfigParser(inline_comment_prefixes=("#", ";"), interpolation=None)
     text = file_text(path, "a part file (.ini)")
     try:

@@ -12,6 +12,7 @@ switch. Where the file names a topology, devices reach each other by its routes 
 
 from collections.abc import Collection
 from itertools import count, islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,8 +21,10 @@ from llmsim import _native
 from llmsim.config import Deployment, Group, StorageSpec
 from llmsim.config.deployment import Node
 from llmsim.config.errors import InputError
-from llmsim.config.topology.file import TopologySpec
 from llmsim.lowering.network.topology import Routes
+
+if TYPE_CHECKING:
+    from llmsim.config.topology.file import TopologySpec
 
 FASTEST_BYTES_PER_S = (1 << 47) - 1
 """Of a shared link: what the fair-share solver of the native network holds (shared_network.cpp)."""
@@ -123,7 +126,7 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     )
 
 
-def _refuse_fast_links(deployment: Deployment, spec: TopologySpec) -> None:
+def _refuse_fast_links(deployment: Deployment, spec: "TopologySpec") -> None:
     """Raises InputError for a link of a topology that is too fast to be shared."""
     rates = (
         [rate for _, _, rate, _ in spec.network.links]

@@ -5,20 +5,22 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim._native import engine
-from llmsim.config.topology.file import TopologySpec
 from llmsim.core import Int64
 from llmsim.costs.nccl.constants import machine_of
 from llmsim.costs.nccl.plans import Chosen, Place, Way, choose, choose_vllm
 from llmsim.costs.nccl.protocols import PHASES, Machine
 from llmsim.costs.nccl.quick_reduce import QuickReduce
 from llmsim.model import Collective, Hardware
+
+if TYPE_CHECKING:
+    from llmsim.config.topology.file import TopologySpec
 
 PS_PER_US = 1_000_000
 Scope = Literal["nowhere", "between servers", "own links", "everywhere"]
@@ -221,7 +223,7 @@ class Servers(Struct, frozen=True, eq=False, dict=True):
         ]
 
 
-def servers_of(spec: TopologySpec, native: "engine.Topology") -> Servers | None:
+def servers_of(spec: "TopologySpec", native: "engine.Topology") -> Servers | None:
     """The servers of a topology, whose groups `node0`, `node1`, ... say which devices they hold;
     None where it has no such groups, or a device is in none.
     """

@@ -324,6 +324,12 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 @cache
+def _stems() -> frozenset[str]:
+    """The names of the bundled descriptions."""
+    return frozenset(path.stem for path in FAMILIES_DIR.glob("*.json"))
+
+
+@cache
 def _bundled() -> dict[str, Path]:
     """model_type -> file."""
     return {
@@ -356,6 +362,10 @@ def find_family(read: Reader, folder: Path | None = None) -> Family:
                 f" {read.source}; add it"
             )
         return family
+    if model_type in _stems():  # as most are called: the other files are not read
+        family = load_family(FAMILIES_DIR / f"{model_type}.json")
+        if model_type in family.model_types:
+            return family
     path = _bundled().get(model_type)
     if path is None:
         raise NotYetError(_unknown(read, model_type))

@@ -1,6 +1,7 @@
 """Finds a model by Hugging Face id among the bundled presets, or by the path of a config.json."""
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -153,8 +154,21 @@ def _presets_of(folder: Path) -> Mapping[str, Path]:
     return MappingProxyType(known)
 
 
+def _file_of_id(name: str) -> Path | None:
+    """The preset that is called exactly so; None where the aliases in the files have to be read."""
+    organisation, _, model = name.partition("/")
+    if organisation not in os.listdir(MODELS_DIR):
+        return None
+    file_name = f"{model}.json"
+    folder = MODELS_DIR / organisation
+    return folder / file_name if file_name in os.listdir(folder) else None
+
+
 def _find_preset(name: str) -> tuple[str, Path]:
     """(canonical id or alias, file) of a preset."""
+    exact = _file_of_id(name)
+    if exact is not None:
+        return name, exact
     known = _presets_of(MODELS_DIR)
     wanted = name.lower()
     full = [key for key in known if key.lower() == wanted]

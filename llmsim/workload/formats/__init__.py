@@ -1,9 +1,7 @@
 """Reads a trace in any of the known formats, told by its content and never by its name."""
 
-import gc
 import importlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +10,7 @@ from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
 from llmsim.core import Workload
+from llmsim.loading import collections_paused
 from llmsim.workload.block_content_ids import with_granularity
 from llmsim.workload.formats.head import Head, head_of
 from llmsim.workload.formats.source import Source
@@ -113,20 +112,6 @@ NO_TRACES = {
 """Keys of files that are often given instead of a trace, and which file has the requests."""
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Rows make no cycles: a collector that walks over all of them again and again takes a fifth of
-    the time.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
 def read_trace(
     path: str | Path,
     *,
@@ -162,7 +147,7 @@ def read_trace(
             has_handles=False,
         )
     source = Source(str(path), options, ModelNames(known_models), granularity, max_keys)
-    with _no_collection():
+    with collections_paused():
         table = module.read(source, head)
         workload = table.workload()
     if options.changes_workload or options.limit:

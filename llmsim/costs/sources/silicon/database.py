@@ -5,6 +5,7 @@ package.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from math import prod
@@ -117,9 +118,13 @@ class Database(Struct, frozen=True):
 
     def _versions(self, family: str, framework: str, file_name: str, kind: str) -> list[TablePath]:
         folder = self.root / "data" / self.system / family / framework
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             return []
-        versions = [found.name for found in folder.iterdir() if (found / file_name).is_file()]
+        versions = [
+            name
+            for name in os.listdir(folder)
+            if os.path.isfile(os.path.join(folder, name, file_name))
+        ]
         wanted = getattr(self.engine, framework, "")
         short = ".".join(self.version.split(".")[:2])
         tables = []
