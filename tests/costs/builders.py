@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmsim.costs import CostRequest
+from llmsim.costs.source import AttentionCost, MixedAttention, MixedGrid, SplitAttention, SplitGrid
 from llmsim.costs.sources.silicon.database import Database, find_database
 from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model, operators
 
@@ -118,3 +119,15 @@ def write_bundle(
     for name, (header, rows) in content.items():
         write_csv(folder / name, header, (tables or {}).get(name, rows))
     return folder
+
+
+def split_grid(attention: AttentionCost) -> SplitGrid:
+    """The grid of attention whose prefills and decodes are calls of their own."""
+    assert isinstance(attention, SplitAttention)
+    return attention.grid
+
+
+def mixed_grid(attention: AttentionCost) -> MixedGrid:
+    """The grid of attention whose prefills and decodes are one call."""
+    assert isinstance(attention, MixedAttention)
+    return attention.grid

@@ -11,8 +11,9 @@ import pytest
 
 from llmsim.config.errors import InputError
 from llmsim.costs import compile_costs
+from llmsim.costs.source import MixedAttention, SplitAttention
 from llmsim.model import Dtypes, Layout, ModelConfig, load_model, operators
-from tests.costs.builders import attention_rows, request, write_csv
+from tests.costs.builders import attention_rows, mixed_grid, request, write_csv
 
 FIELDS = {
     "model_type": "deepseek_v32",
@@ -83,7 +84,7 @@ def test_an_indexer_has_a_table_of_its_own(tmp_path: Path) -> None:
     model = bundle(tmp_path, sparse=True)
     indexer, attention = priced(tmp_path, model).attentions
     assert (indexer.name, attention.name) == ("indexer", "attention_sparse")
-    assert np.array_equal(indexer.mixed.ps, 10 * attention.mixed.ps)
+    assert np.array_equal(mixed_grid(indexer).ps, 10 * mixed_grid(attention).ps)
     assert "indexer.csv" in indexer.source and "attention.csv" in attention.source
     assert (indexer.window, attention.window) == (0, 128), (
         "attention is looked up by what was chosen"
@@ -93,7 +94,8 @@ def test_an_indexer_has_a_table_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no indexer\.csv"):
         priced(tmp_path, model)
     costs = priced(tmp_path, model, "auto")
-    assert costs.attentions[0].split is not None and costs.attentions[1].mixed is not None
+    kinds = [type(attention) for attention in costs.attentions]
+    assert kinds == [SplitAttention, MixedAttention]
     assert any("has no indexer.csv" in note for note in costs.notes)
 
 

@@ -26,6 +26,7 @@ from tests.costs.builders import (
     PERF,
     attention_rows,
     attention_us,
+    mixed_grid,
     request,
     write_bundle,
     write_csv,
@@ -84,8 +85,8 @@ def grid_costs(tmp_path_factory: pytest.TempPathFactory) -> CompiledCosts:
 
 
 def test_any_prefill_at_all_runs_the_mixed_kernel(grid_costs: CompiledCosts) -> None:
-    grid = grid_costs.attention.mixed
-    assert grid is not None and list(grid.chunk_axis) == [0, 1, 16, 512]
+    grid = mixed_grid(grid_costs.attention)
+    assert list(grid.chunk_axis) == [0, 1, 16, 512]
     assert np.array_equal(grid.ps[1], grid.ps[2])
     assert (grid.ps >= 0).all() and (grid.ps[1:] > 0).all()
 
@@ -104,8 +105,8 @@ def test_holes_of_the_grid_are_filled_without_touching_measurements(
     ]
     root = tmp_path_factory.mktemp("holes")
     write_bundle(root, tables={"attention.csv": kept})
-    grid = compiled(root).attention.mixed
-    assert grid is not None and (grid.ps[1:] > 0).all()
+    grid = mixed_grid(compiled(root).attention)
+    assert (grid.ps[1:] > 0).all()
     for chunk, kv_prefill, n, kv, time_us in kept:
         cell = tuple(
             int(np.searchsorted(axis, value))
@@ -146,8 +147,8 @@ def test_the_real_bundle_has_the_known_skew_and_no_row_faster_than_light() -> No
         16_000, rel=0.05
     )  # 512 B at 32 GB/s
     assert costs.notes == () and not costs.floor.enforce
-    grid = costs.attention.mixed
-    assert grid is not None and (grid.ps[1:] > 0).all()
+    grid = mixed_grid(costs.attention)
+    assert (grid.ps[1:] > 0).all()
     assert decode_us(costs.attention, 64, 1024) == pytest.approx(221.237)
     assert prefill_us(costs.attention, 2048, 0) == pytest.approx(172.609)
 

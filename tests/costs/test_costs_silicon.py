@@ -17,7 +17,7 @@ from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.silicon.database import read_columns, version_key
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.model import Dtypes
-from tests.costs.builders import PERF, SYSTEMS, database, needs_database, request
+from tests.costs.builders import PERF, SYSTEMS, database, needs_database, request, split_grid
 from tests.shared_data import shared
 
 pytestmark = needs_database
@@ -255,8 +255,7 @@ def test_experts_are_chosen_once_per_moe_layer() -> None:
 
 
 def test_decode_is_never_faster_than_reading_cold_kv(pro: CompiledCosts) -> None:
-    split = pro.attention.split
-    assert split is not None
+    split = split_grid(pro.attention)
     n, kv = np.meshgrid(split.n_axis, split.kv_axis, indexing="ij")
     kv_bytes = n * (kv + 1) * 4096
     assert (
@@ -306,8 +305,7 @@ def test_no_model_of_any_shape_beats_the_data_sheet(
     assert floor.enforce
     body = sum(op.repeat * op.ps.astype(object) for op in costs.ops if op.feature == "tokens")
     head = sum(op.repeat * op.ps.astype(object) for op in costs.ops if op.feature == "sequences")
-    split = costs.attention.split
-    assert split is not None
+    split = split_grid(costs.attention)
     for tokens in (1, 7, 64, 1000):
         attention_ps = (
             int(decode_us(costs.attention, min(tokens, 64), 5000) * 1e6) * costs.attention.repeat
@@ -329,8 +327,8 @@ def test_an_unmeasured_head_shape_is_scaled_and_says_so() -> None:
     model = replace(request().model, num_attention_heads=56, num_key_value_heads=8, head_dim=128)
     costs = compile_costs(request(model, "H100", source="silicon"))
     assert "scaled from heads=" in costs.attention.source
-    split = costs.attention.split
-    assert split is not None and set(np.unique(split.prefill_provenance[:, 0])) <= {
+    split = split_grid(costs.attention)
+    assert set(np.unique(split.prefill_provenance[:, 0])) <= {
         Provenance.SCALED, Provenance.EXTRAPOLATED, Provenance.ANALYTIC
     }  # fmt: skip
 

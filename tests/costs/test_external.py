@@ -18,7 +18,7 @@ from llmsim.core import Provenance
 from llmsim.costs import compile_costs
 from llmsim.costs.sources.external.interpolation import interpolate
 from llmsim.costs.sources.external.table import parse_point, read_external
-from tests.costs.builders import request
+from tests.costs.builders import request, split_grid
 
 ROWS: list[dict[str, Any]] = [
     {"operator": "gemm", "device": "A40", "tokens": 1, "n": 4096, "k": 4096, "latency_us": 60.0},
@@ -164,8 +164,7 @@ def test_rows_price_what_they_name(tmp_path: Path) -> None:
         60_000_000 * 7, rel=0.01
     )  # seven times the bytes, as well used
     assert "data sheet" in ops["layernorm"].source
-    split = costs.attention.split
-    assert split is not None
+    split = split_grid(costs.attention)
     assert Provenance.INTERPOLATED in split.decode_provenance
     assert Provenance.ANALYTIC not in split.decode_provenance
 

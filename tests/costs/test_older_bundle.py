@@ -13,7 +13,7 @@ from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.model import Dtypes, Layout, load_model, operators
-from tests.costs.builders import LLAMA, Rows, request, write_csv
+from tests.costs.builders import LLAMA, Rows, request, split_grid, write_csv
 from tests.shared_data import shared
 
 PHI = "microsoft/Phi-mini-MoE-instruct"
@@ -160,7 +160,7 @@ def test_beyond_the_rows_the_trend_continues(tmp_path: Path) -> None:
 def test_predictions_are_exact_inside_and_follow_the_attended_area_outside(tmp_path: Path) -> None:
     write_older(tmp_path)
     attention = compiled(tmp_path, max_tokens=8192, max_model_len=32768, max_seqs=512).attention
-    assert attention.split is not None and attention.mixed is None
+    split = split_grid(attention)
     for q, k in ((64, 0), (1024, 2048), (64, 2048)):
         assert prefill_us(attention, q, k) == pytest.approx(area(q, k), abs=1e-5)
     assert decode_us(attention, 2, 64) == pytest.approx(decode_time(2, 64), abs=1e-5)
@@ -168,7 +168,6 @@ def test_predictions_are_exact_inside_and_follow_the_attended_area_outside(tmp_p
     assert prefill_us(attention, 8192, 0) == pytest.approx(area(8192, 0), rel=0.01)
     assert prefill_us(attention, 1024, 16384) == pytest.approx(area(1024, 16384), rel=0.05)
     assert decode_us(attention, 2, 16384) == pytest.approx(8 * decode_time(2, 2048), rel=1e-3)
-    split = attention.split
     last = split.prefill_provenance[-1]
     assert (last == Provenance.EXTRAPOLATED).all() and split.prefill_provenance[
         0, 0
@@ -342,6 +341,6 @@ def test_the_published_a6000_profiles_run_unchanged(model: str, tp: int) -> None
     )
     assert costs.from_bundle
     assert all((op.ps[1:] > 0).all() for op in costs.ops)
-    split = costs.attention.split
-    assert split is not None and (split.decode_ps > 0).all() and (np.diff(split.kv_axis) > 0).all()
+    split = split_grid(costs.attention)
+    assert (split.decode_ps > 0).all() and (np.diff(split.kv_axis) > 0).all()
     assert any("predictions" in note for note in costs.notes)

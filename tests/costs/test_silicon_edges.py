@@ -19,7 +19,7 @@ from llmsim.costs.sources.silicon.database import TablePath
 from llmsim.costs.sources.silicon.gemm import GemmTable
 from llmsim.costs.sources.silicon.moe import COLUMNS, SHAPE, moe_curve, wanted_shape
 from llmsim.model import Dtypes, load_model
-from tests.costs.builders import needs_database, request
+from tests.costs.builders import needs_database, request, split_grid
 
 BANDWIDTH_BYTES_PER_S = 1_000_000_000_000
 LIGHT = PeakRates(BANDWIDTH_BYTES_PER_S, 32 << 20, {"bf16": 100_000_000_000_000})
@@ -188,8 +188,7 @@ def test_prompts_beyond_the_longest_measured_one_are_extrapolated() -> None:
     was measured.
     """
     asked = request(hardware="H100", max_tokens=65536, max_model_len=65536, source="silicon")
-    grid = compile_costs(asked).attention.split
-    assert grid is not None
+    grid = split_grid(compile_costs(asked).attention)
     alone, cached = grid.prefill_provenance[:, 0], grid.prefill_provenance[:, 2]
     longest = grid.q_axis[alone == Provenance.MEASURED][-1]
     beyond = grid.q_axis > longest

@@ -11,12 +11,13 @@ from llmsim.costs.catalog import look
 from llmsim.costs.compile import build
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.hardware_limits import peak_rates_of
+from llmsim.costs.source import SplitAttention
 from llmsim.costs.sources.silicon import source as silicon
 from llmsim.costs.sources.silicon.attention_grid import _undisturbed
 from llmsim.costs.sources.silicon.gemm import HOST_BOUND_US, load_gemm
 from llmsim.costs.sources.silicon.mla import INSIDE
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
-from tests.costs.builders import SYSTEMS, database, needs_database, request
+from tests.costs.builders import SYSTEMS, database, needs_database, request, split_grid
 
 pytestmark = needs_database
 
@@ -25,7 +26,7 @@ LATENT_NAMES = {*INSIDE, "rotary_emb", "kv_write", "latent_decodes"}
 
 def latent_block_us(costs: CompiledCosts, n: int, cached: int) -> float:
     """Attention of one layer with its projections, for a decode batch."""
-    assert costs.attention.split is not None
+    assert isinstance(costs.attention, SplitAttention)
     return decode_us(costs.attention, n, cached) + sum(
         op.ps[n] / 1e6 for op in costs.ops if op.name in LATENT_NAMES
     )
@@ -70,8 +71,7 @@ def test_latent_attention_of_any_model_comes_from_the_tables(model: str, hardwar
     written = "kv_write" in names
     assert written == ("kernel" in costs.attention.source)
     if written:
-        assert costs.attention.split is not None
-        assert not (costs.attention.split.decode_provenance == Provenance.MEASURED).any()
+        assert not (split_grid(costs.attention).decode_provenance == Provenance.MEASURED).any()
 
 
 def test_ranks_that_share_sequences_take_the_kernels() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.lowering import LoweringOptions, lower
+from tests.costs.builders import split_grid
 from tests.lowering.clusters import cluster
 
 pytest.importorskip("pyarrow")
@@ -37,10 +38,10 @@ def test_the_measured_module_is_the_time() -> None:
     costs = costs_of("H200", 8)
     chosen, grid, waits = (
         costs["attention_sparse"],
-        costs["indexer"].split,
+        split_grid(costs["indexer"]),
         costs["sparse_prefills"].ps,
     )
-    assert chosen.split.prefill_ps.sum() == chosen.split.decode_ps.sum() == 0
+    assert split_grid(chosen).prefill_ps.sum() == split_grid(chosen).decode_ps.sum() == 0
     for tokens, prompts, measured_ms in (
         (128, 1, 1.538),
         (2048, 1, 1.668),

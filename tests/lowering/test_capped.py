@@ -9,7 +9,15 @@ from costs.builders import request
 from llmsim.config.cluster_file.power import AcceleratorPower
 from llmsim.costs import CompiledCosts
 from llmsim.costs.hardware_limits import PeakRates
-from llmsim.costs.source import AttentionCost, Floor, MixedGrid, OpCost, SplitGrid
+from llmsim.costs.source import (
+    AttentionCost,
+    Floor,
+    MixedAttention,
+    MixedGrid,
+    OpCost,
+    SplitAttention,
+    SplitGrid,
+)
 from llmsim.lowering.adjust.power_cap import MILLION, clock_ppm, costs_at_clock
 from llmsim.model import Collective, Operator
 
@@ -54,13 +62,16 @@ def split() -> AttentionCost:
     prefill, decode = np.full((len(Q), len(K)), CELL_PS), np.full((len(N), len(KV)), CELL_PS)
     marks = [np.zeros(table.shape, np.uint8) for table in (prefill, decode)]
     grid = SplitGrid(Q, K, prefill, marks[0], N, KV, decode, marks[1], 0)
-    return AttentionCost(32, None, grid, 0, "table", "none")
+    return SplitAttention(
+        repeat=32, grid=grid, skew_ps_per_token_q20=0, source="table", skew_source="none"
+    )
 
 
 def mixed() -> AttentionCost:
     table = np.full((len(Q), len(K), len(N), len(KV)), CELL_PS)
-    return AttentionCost(
-        32, MixedGrid(Q, K, N, KV, table, np.zeros(table.shape, np.uint8)), None, 0, "table", "none"
+    grid = MixedGrid(Q, K, N, KV, table, np.zeros(table.shape, np.uint8))
+    return MixedAttention(
+        repeat=32, grid=grid, skew_ps_per_token_q20=0, source="table", skew_source="none"
     )
 
 
@@ -98,20 +109,20 @@ def test_attention_takes_the_longer_of_slower_units_and_memory(phi: float) -> No
     slow = costs_at_clock(
         costs(split()), [ATTENTION], ASKED.dtypes, LIGHT, round(phi * MILLION)
     ).attention
-    assert slow.split is not None and slow.source == f"table, clock x{phi} (power cap)"
+    assert isinstance(slow, SplitAttention) and slow.source == f"table, clock x{phi} (power cap)"
     prompts = [[stretched(causal_pairs(q, k), q + k, phi) for k in K] for q in Q]
     decodes = [[stretched(n * (kv + 1), n * (kv + 1), phi) for kv in KV] for n in N]
-    assert slow.split.prefill_ps.tolist() == prompts and slow.split.decode_ps.tolist() == decodes
+    assert slow.grid.prefill_ps.tolist() == prompts and slow.grid.decode_ps.tolist() == decodes
     assert len({*np.ravel(prompts)}) > 2  # by memory, by units, and in between
 
 
 def test_a_mixed_step_adds_up_what_its_parts_read_and_compute() -> None:
     slow = costs_at_clock(costs(mixed()), [ATTENTION], ASKED.dtypes, LIGHT, MILLION // 2).attention
-    assert slow.mixed is not None
-    for i, j, m, p in np.ndindex(slow.mixed.ps.shape):
+    assert isinstance(slow, MixedAttention)
+    for i, j, m, p in np.ndindex(slow.grid.ps.shape):
         decoded = N[m] * (KV[p] + 1)
         pairs, tokens = causal_pairs(Q[i], K[j]) + decoded, Q[i] + K[j] + decoded
-        assert slow.mixed.ps[i, j, m, p] == stretched(pairs, tokens, 0.5)
+        assert slow.grid.ps[i, j, m, p] == stretched(pairs, tokens, 0.5)
 
 
 def test_a_gemm_slows_down_where_its_units_limit_it() -> None:
@@ -134,9 +145,9 @@ def test_without_a_data_sheet_the_clock_limits_everything() -> None:
     before = costs(split(), GEMM)
     for peak_rates in (None, PeakRates(10**12, 0, {})):
         slow = costs_at_clock(before, [GEMM, ATTENTION], ASKED.dtypes, peak_rates, MILLION // 2)
-        assert slow.attention.split is not None
+        assert isinstance(slow.attention, SplitAttention)
         assert (
             set(slow.ops[0].ps.tolist())
             == {2 * CELL_PS}
-            == set(slow.attention.split.decode_ps.ravel().tolist())
+            == set(slow.attention.grid.decode_ps.ravel().tolist())
         )

@@ -13,7 +13,7 @@ from llmsim.api.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.lowering.parallel_layout import stage_operators
-from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
+from llmsim.model import Attention, Dtypes, Gemm, Layout, Moe, load_model, operators, weight_bytes
 from llmsim.model.parallel.transforms import split_layers
 
 from .clusters import check_folded_is_expanded, cluster, lowered, model, run
@@ -60,9 +60,12 @@ def test_ranks_share_the_work_of_one(tmp_path: Path, name: str) -> None:
     dtypes = Dtypes()
 
     def flops(ops: Any) -> int:
-        split = ("gemm", "moe", "attention")
-        kept = [op for op in ops if op.kind in split and op.name != "moe_gate"]
-        return sum(op.repeat * (op.flops_per_token + op.flops_per_context_token) for op in kept)
+        kept = [op for op in ops if isinstance(op, Gemm | Moe | Attention)]
+        kept = [op for op in kept if op.name != "moe_gate"]
+        context = sum(
+            op.repeat * op.flops_per_context_token for op in kept if isinstance(op, Attention)
+        )
+        return context + sum(op.repeat * op.flops_per_token for op in kept)
 
     alone = flops(operators(config, Layout(), dtypes))
     stages = stage_operators(config, layout, dtypes)

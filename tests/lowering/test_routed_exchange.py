@@ -12,7 +12,7 @@ import pytest
 from llmsim.lowering.network.all_to_all import Busiest, Ports
 from llmsim.lowering.network.topology import TopologyView
 from llmsim.lowering.network.topology_all_to_all import RoutedPorts
-from llmsim.model import Operator
+from llmsim.model import AllToAll, Collective, Operator
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import BACKENDS
 
@@ -77,7 +77,7 @@ def ports_on(folder: Path, network: dict[str, Any]) -> RoutedPorts:
 
 
 def exchanging(operators: Any) -> Operator:
-    return next(op for op in operators if op.collective == "all_to_all")
+    return next(op for op in operators if isinstance(op, AllToAll))
 
 
 @pytest.mark.parametrize("experts", ["BALANCED", "ZIPF:s=1.2"])
@@ -143,7 +143,9 @@ def test_broadcasts_in_turn_wait_for_the_thin_cable(tmp_path: Path) -> None:
     latencies.
     """
     group = lowered(on(tmp_path, two_leaves(), "naive", members=4)).groups[0]
-    op = next(op for op in group.operators if op.collective == "broadcast")
+    op = next(
+        op for op in group.operators if isinstance(op, Collective) and op.collective == "broadcast"
+    )
     took = group.links.price(op, np.array([4000], np.int64), 0).ps
     near, far = 1_000_000, 1_300_000
     chains = [near + far + near, far + near + far, near + far + near, far + near + far]

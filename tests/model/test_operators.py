@@ -9,7 +9,9 @@ from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
 from llmsim.model import (
+    Collective,
     Dtypes,
+    Gemm,
     Layout,
     ModelConfig,
     Operator,
@@ -272,12 +274,12 @@ def test_all_operators_are_well_formed(model: ModelConfig, tp: int) -> None:
         return
     for op in operators(model, Layout(tp), BF16):
         assert op.repeat >= 1
-        assert (op.gemm_n > 0) == (op.gemm_k > 0) == (op.kind == "gemm")
-        assert (
-            (op.collective != "")
-            == (op.kind == "collective")
-            == (op.collective_bytes_per_token > 0)
-        )
+        assert (op.kind == "gemm") == isinstance(op, Gemm)
+        assert (op.kind == "collective") == isinstance(op, Collective)
+        if isinstance(op, Gemm):
+            assert op.gemm_n > 0 and op.gemm_k > 0
+        if isinstance(op, Collective):
+            assert op.collective and op.collective_bytes_per_token > 0
         assert (op.weight_dtype == "") == (op.weight_bytes == 0)
         assert op.kind == "collective" or op.write_bytes_per_token > 0
         assert all(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,22 @@ from made_logs import run_arguments, simulate
 from llmsim.api.prepare import prepare
 from llmsim.cli import run_main
 from llmsim.cli.run.arguments import checked_options
-from llmsim.costs.source import AttentionCost, CompiledCosts, Floor, MixedGrid, SplitGrid
+from llmsim.costs.source import (
+    CompiledCosts,
+    Floor,
+    MixedAttention,
+    MixedGrid,
+    SplitAttention,
+    SplitGrid,
+)
 from llmsim.lowering.adjust.ablation_terms import TERMS, costs_without
 
 FLOOR = Floor(0, 0, 0, 0, 0, 0, True)
 
 
-def costs(mixed: MixedGrid | None = None, split: SplitGrid | None = None) -> CompiledCosts:
-    return CompiledCosts((), AttentionCost(2, mixed, split, 77, "s", "k"), FLOOR, False, (), (), "")
+def costs(kind: type[MixedAttention] | type[SplitAttention], grid: Any) -> CompiledCosts:
+    attention = kind(repeat=2, grid=grid, skew_ps_per_token_q20=77, source="s", skew_source="k")
+    return CompiledCosts((), attention, FLOOR, False, (), (), "")
 
 
 def grid() -> MixedGrid:
@@ -34,9 +43,9 @@ def grid() -> MixedGrid:
 
 def test_without_the_mixed_step_its_parts_add_up() -> None:
     full = grid()
-    attention = costs_without(costs(full), ("mixed_step",)).attention
-    assert attention.mixed is not None and attention.skew_ps_per_token_q20 == 77
-    ps = attention.mixed.ps
+    attention = costs_without(costs(MixedAttention, full), ("mixed_step",)).attention
+    assert isinstance(attention, MixedAttention) and attention.skew_ps_per_token_q20 == 77
+    ps = attention.grid.ps
     assert np.array_equal(ps[0], full.ps[0]) and np.array_equal(ps[:, :, 0], full.ps[:, :, 0])
     assert (
         np.array_equal(ps[2, 1, 2, 1], full.ps[2, 1, 0, 0] + full.ps[0, 0, 2, 1])
@@ -57,8 +66,9 @@ def test_without_decode_skew_and_with_split_tables() -> None:
         marks,
         55,
     )
-    attention = costs_without(costs(split=split), ("mixed_step", "decode_skew")).attention
-    assert attention.split is not None and attention.split.mixed_decode_ps_per_kv_token_q20 == 0
+    attention = costs_without(costs(SplitAttention, split), ("mixed_step", "decode_skew")).attention
+    assert isinstance(attention, SplitAttention)
+    assert attention.grid.mixed_decode_ps_per_kv_token_q20 == 0
     assert attention.skew_ps_per_token_q20 == 0
 
 
