@@ -2,11 +2,9 @@
 and messages.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -19,11 +17,11 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from llmsim.loading import without_pydantic_plugins
+
 _INSIDE_ANOTHER: ContextVar[bool] = ContextVar("_INSIDE_ANOTHER", default=False)
 _WHOLE: ContextVar[set[type] | None] = ContextVar("_WHOLE", default=None)
 """The sections that are built anew, with those inside them, where a JSON Schema is made."""
-_PLUGINS = "pydantic.plugin._loader"
-"""The module in which pydantic looks for its own plug-ins."""
 
 
 _Value = TypeVar("_Value")
@@ -36,25 +34,6 @@ def _set(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
-
-
-@contextmanager
-def _without_plugins() -> Iterator[None]:
-    """Models are built without plug-ins of pydantic, unless it has looked for them before.
-
-    It would read the metadata of every installed package, which takes as long as a tenth of a short
-    run, or more where many packages are installed.
-    """
-    if _PLUGINS in sys.modules:
-        yield
-        return
-    nothing = ModuleType(_PLUGINS)
-    nothing.get_plugins = tuple  # type: ignore[attr-defined]
-    sys.modules[_PLUGINS] = nothing
-    try:
-        yield
-    finally:
-        del sys.modules[_PLUGINS]
 
 
 class Section(BaseModel):
@@ -84,7 +63,7 @@ class Section(BaseModel):
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
         """What pydantic calls when the first object of a section is validated."""
-        with _without_plugins():
+        with without_pydantic_plugins():
             return super().model_rebuild(**options)
 
     @classmethod
