@@ -9,8 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from llmsim.config import input_files
 from llmsim.config.constraints import shown
@@ -96,11 +98,18 @@ def data_sheet(name: str) -> Hardware:
 @cache
 def _sheet_reader() -> type[BaseModel]:
     """Checks the fields of a data sheet; to make one takes as long as to read thirty sheets."""
-    fields: dict[str, Any] = {
-        one.name: (one.type, ... if one.required else one.default) for one in fields_of(Hardware)
-    }
+    fields: dict[str, Any] = {one.name: (one.type, _default(one)) for one in fields_of(Hardware)}
     config = ConfigDict(strict=True, extra="forbid")
     return create_model("DataSheet", __config__=config, **fields)
+
+
+def _default(field: FieldInfo) -> Any:
+    """What pydantic puts where a sheet does not have the field."""
+    if field.required:
+        return ...
+    if field.default_factory is NODEFAULT:
+        return field.default
+    return Field(default_factory=field.default_factory)
 
 
 def _read(path: Path) -> Hardware:

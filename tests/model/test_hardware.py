@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.model import DTYPES, hardware, hardware_names, load_hardware
+from llmsim.model import DTYPES, Hardware, hardware, hardware_names, load_hardware
 from llmsim.model.hardware import HARDWARE_DIR
 from tests.shared_data import shared
 
@@ -196,6 +196,17 @@ def test_a_bundled_sheet_without_silicon_system_loads(
     monkeypatch.setattr(hardware, "HARDWARE_DIR", tmp_path)
     sheet = load_hardware("H100")
     assert sheet is not None and sheet.silicon_system is None
+
+
+def test_fields_that_need_not_be_given_have_their_defaults(tmp_path: Path) -> None:
+    fields = json.loads((HARDWARE_DIR / "h100_sxm.json").read_text(encoding="utf-8"))
+    needed = {
+        name: fields[name]
+        for name in Hardware.__struct_fields__[: -len(Hardware.__struct_defaults__)]
+    }
+    (tmp_path / "own.json").write_text(json.dumps(needed), encoding="utf-8")
+    sheet = load_hardware(str(tmp_path / "own.json"))
+    assert sheet == Hardware(**needed) and sheet.sources == {} and sheet.similar_to is None
 
 
 def test_what_checks_sheets_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.model import Dtypes, Layout, load_model, model_names, operators
@@ -401,7 +400,7 @@ def test_every_preset_with_latent_attention_is_measurable() -> None:
         assert ("indexer" in tables) == (model.indexer is not None)
         assert {attention_table(op) for op in ops} - {""} <= tables
         if model.indexer is not None:
-            wide = replace(LIMITS, max_kv=1 << 20)
+            wide = dataclasses.replace(LIMITS, max_kv=1 << 20)
             assert seen_limits(ops, wide).max_kv == model.indexer.topk
             assert seen_limits(ops, wide, "indexer") == wide
     assert found >= 7

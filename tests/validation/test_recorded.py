@@ -14,6 +14,8 @@ EVALUATION = Path(__file__).parents[2] / "evaluation"
 sys.path.insert(0, str(EVALUATION))
 
 import recorded  # noqa: E402
+import recorded_hosts  # noqa: E402
+import recorded_runs  # noqa: E402
 
 WHOLE = [
     (served, load)
@@ -86,7 +88,7 @@ def test_the_profile_has_what_the_recordings_give(assumed: list[recorded.Run]) -
     """The first host's times, and those of experts and sequences on the others at its speed."""
     first = recorded.host_times(assumed, ("first",))
     others = recorded.host_times(assumed, ("second", "third"))
-    profile = load_profile(recorded.ENGINE)
+    profile = load_profile(recorded_runs.ENGINE)
     assert (profile.prepare_ns, profile.launch_ns) == (first["prepare_ns"], first["launch_ns"])
     at_speed = recorded.at_speed_of(others, first)
     assert profile.fused_moe_ns == at_speed["fused_moe_ns"]
@@ -98,7 +100,9 @@ def test_decodes_of_many_sequences_wait_for_the_host_in_one_model_alone(
 ) -> None:
     """And by its constant the host of no other model takes longer than its decodes did."""
     cells = [line.strip("| ").split(" | ") for line in list(recorded.sequences_table(assumed))[2:]]
-    waits = {model for _, model, _, _, _, growth, _ in cells if float(growth) > recorded.HOST_BOUND}
+    waits = {
+        model for _, model, _, _, _, growth, _ in cells if float(growth) > recorded_hosts.HOST_BOUND
+    }
     assert waits == {"gpt-oss-20b, MXFP4"}
     assert len(cells) == 6
     assert all(float(host_ms) < 1.02 * float(real_ms) for *_, real_ms, _, host_ms in cells)
@@ -153,7 +157,7 @@ def test_steps_of_the_logs_are_whole() -> None:
     """Every token that a request got is in one step."""
     for served, load in WHOLE:
         folder = recorded.FOLDER / served.folder / load
-        requests = recorded.rows(folder / "requests.jsonl.gz")
+        requests = recorded_runs.rows(folder / "requests.jsonl.gz")
         asked = sum(each["input_toks"] + each["output_toks"] - 1 for each in requests)
-        steps = recorded.rows(folder / "steps.jsonl.gz")
+        steps = recorded_runs.rows(folder / "steps.jsonl.gz")
         assert sum(new for step in steps for new, _ in step["batch"]) == asked
