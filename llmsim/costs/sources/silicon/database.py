@@ -117,7 +117,7 @@ class Database(Struct, frozen=True):
         )
 
     def _versions(self, family: str, framework: str, file_name: str, kind: str) -> list[TablePath]:
-        folder = self.root / "data" / self.system / family / framework
+        folder = os.path.join(self.root, "data", self.system, family, framework)
         if not os.path.isdir(folder):
             return []
         versions = [
@@ -133,7 +133,7 @@ class Database(Struct, frozen=True):
             stands_in = (
                 "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
             )
-            tables.append(TablePath(folder / version / file_name, label + stands_in, framework))
+            tables.append(TablePath(Path(folder, version, file_name), label + stands_in, framework))
         return tables
 
 
