@@ -105,7 +105,7 @@ KV_BELOW = (
 
 BENCHMARKS = (
     Benchmark(
-        "chat_300", ("--cluster-config", H100, "--dataset", "dataset/chat_h100_300.jsonl"), 0.7
+        "chat_300", ("--cluster-config", H100, "--dataset", "dataset/chat_h100_300.jsonl"), 0.5
     ),
     Benchmark(
         "100k_10rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 10)), 1.5, 200
