@@ -21,12 +21,18 @@ class Command:
     options: tuple[str, ...]
     sequences_are_seats: bool = False
     """The server admits as many sequences at once as the client keeps open."""
+    recv_intervals: tuple[tuple[int, int], ...] = ()
+    """(least concurrency, steps of decodes after which SGLang looks for requests)."""
 
     def server_options(self, concurrency: int) -> tuple[str, ...]:
         """The options for a client that keeps `concurrency` requests open."""
-        if not self.sequences_are_seats:
-            return self.options
-        return (*self.options, "--max-num-seqs", str(concurrency))
+        options = self.options
+        if self.sequences_are_seats:
+            options += ("--max-num-seqs", str(concurrency))
+        for least, steps in self.recv_intervals:
+            if concurrency >= least:
+                options += ("--sglang-scheduler-recv-interval", str(steps))
+        return options
 
 
 KIMI = ("--kv-cache-dtype", "fp8", "--prefill-schedule-interval", "4")
@@ -47,6 +53,7 @@ COMMANDS = {
             *("--max-num-batched-tokens", "16384", "--max-num-seqs", "256"),
             *("--gpu-memory-utilization", "0.85", "--kv-cache-dtype", "fp8"),
         ),
+        recv_intervals=((0, 10), (16, 30)),
     ),
     "dsr1_h200_sgl": Command(
         "dsr1_fp8_h200.sh",

@@ -13,7 +13,7 @@ from pathlib import Path
 from llmsim.cli.arguments import OneSentenceParser
 from measured.artifact import artifact_points
 from measured.beside import beside_points
-from measured.intervals import error_bars_json, intervals, intervals_markdown
+from measured.intervals import error_bars_json, intervals, intervals_markdown, least_share
 from measured.kv import predict, read_servers
 from measured.points import Point, Skipped, read_points
 from measured.report import KvRow, Row, kv_markdown, points_markdown, terms_markdown
@@ -61,7 +61,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         more = tuple(options.more.split())
         rows = point_rows(points, options.data, Path(scratch), more, options.profile)
-        parts = [INTRODUCTION, points_markdown(rows), INTERVALS]
+        own = least_share(rows)
+        parts = [INTRODUCTION, points_markdown(rows), INTERVALS.format(least_share=own)]
         found = intervals(rows)
         parts.append(intervals_markdown(found))
         if options.error_bars is not None:

@@ -77,9 +77,7 @@ FIGURES = {"throughput": "output_throughput", "ttft": "mean_ttft_ms", "tpot": "m
 
 def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
     """The intervals as a run reads them (llmsim/results/error_bars.py)."""
-    counted = [row for row in rows if row.errors and row.point.counted]
-    known = {row.point.system for row in counted}
-    least_share = math.floor(100 * min(row.own_share for row in counted)) / 100
+    known = {row.point.system for row in _counted(rows)}
     figures = {
         FIGURES[one.metric]: {
             "points": one.points,
@@ -89,8 +87,23 @@ def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
         }
         for one in found
     }
-    bars = {"level": LEVEL, "systems": len(known), "least_share": least_share, "figures": figures}
+    bars = {
+        "level": LEVEL,
+        "systems": len(known),
+        "least_share": least_share(rows),
+        "figures": figures,
+    }
     return json.dumps(bars, indent=2) + "\n"
+
+
+def least_share(rows: Sequence[Row]) -> float:
+    """The least share of the busy time from tables of the device itself, in whole percent."""
+    return math.floor(100 * min(row.own_share for row in _counted(rows))) / 100
+
+
+def _counted(rows: Sequence[Row]) -> list[Row]:
+    """Rows that intervals rest on."""
+    return [row for row in rows if row.errors and row.point.counted]
 
 
 def intervals_markdown(found: Sequence[Interval]) -> str:

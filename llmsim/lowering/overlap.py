@@ -13,6 +13,7 @@ from llmsim.config.errors import NotYetError
 
 _OVERLAP = "sglang_overlap"
 _CONSERVATIVENESS = "sglang_conservativeness"
+_RECV_INTERVAL = "sglang_recv_interval"
 _KEPT_BY_RANKS = (3, 10)
 """The share of SGLang's `schedule_conservativeness` that DP attention leaves."""
 
@@ -23,11 +24,28 @@ def as_in_sglang(group: Group, members: int, *, tiers: bool) -> Group:
     """
     if group.engine.scheduler != SGLANG:
         return group
+    _check_receiving(group, members, tiers=tiers)
     if members > 1:
         whole = dict(group.engine.scheduler_parameters)[_CONSERVATIVENESS]
         kept, of = _KEPT_BY_RANKS
         group = _with_parameter(group, _CONSERVATIVENESS, whole * kept // of)
     return _with_overlap(_without_default_cache(group), tiers=tiers)
+
+
+def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
+    """Raises NotYetError where requests are received every few steps of a group whose loop is
+    another one: of ranks with data-parallel attention, with a role, or of the outline.
+    """
+    engine = group.engine
+    if dict(engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
+        return
+    outlined = tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
+    if members > 1 or group.pd_type is not None or outlined:
+        raise NotYetError(
+            "sglang_scheduler_recv_interval does not run together with data-parallel ranks, "
+            "pd_type, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
+            "them"
+        )
 
 
 def _with_parameter(group: Group, name: str, value: int) -> Group:

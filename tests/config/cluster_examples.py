@@ -87,6 +87,7 @@ def full() -> Json:
         "sglang_reserved_tokens": 256,
         "sglang_max_prefill_tokens": 8192,
         "sglang_conservativeness_permille": 700,
+        "sglang_scheduler_recv_interval": 10,
         "sglang_mixed_chunk": True,
         "sglang_overlap": False,
         "sglang_schedule_policy": "lof",

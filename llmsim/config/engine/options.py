@@ -500,6 +500,16 @@ class EngineOptions(Section):
         "answers that the admission of the scheduler sglang counts on; default "
         f"{parameter('sglang', 'conservativeness').default}, less with data-parallel attention.",
     )
+    sglang_scheduler_recv_interval: Annotated[
+        Annotated[int, _own_limits("sglang", "recv_interval")] | None,
+        ParameterOf("sglang", "recv_interval"),
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Sets SGLang's scheduler_recv_interval: the steps of decodes after which the "
+        "scheduler sglang looks for new requests; default "
+        f"{parameter('sglang', 'recv_interval').default}.",
+    )
     sglang_eagle_topk: Annotated[
         Annotated[int, Field(ge=1, le=64)] | None,
         ParameterOf("sglang", "eagle_topk"),

@@ -67,6 +67,7 @@ def server_arguments(config: Case, model: str) -> list[str]:
         "--context-length": config["context_length"],
         "--schedule-policy": config["schedule_policy"],
         "--retraction-policy": config["retraction_policy"],
+        "--scheduler-recv-interval": config.get("scheduler_recv_interval", 1),
         **drafts.arguments(config, model),
     }
     if config.get("pp_size", 1) > 1:
@@ -274,9 +275,23 @@ class Loop:
             and not self._flights
         )
 
+    def _receives(self) -> bool:
+        """Whether SGLang looks for requests in this turn; where nothing runs, turns take no time
+        until it does.
+        """
+        skipper, last = self._scheduler.recv_skipper, self._scheduler.last_batch
+        if skipper is None:
+            return True
+        received = skipper.handle(last)
+        while not received and last is None and not self._flights:
+            received = skipper.handle(None)
+        return bool(received)
+
     def _arrive(self) -> None:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
+        if not self._receives():
+            return
         arrived = []
         while self._arrived < len(self._requests):
             request = self._requests[self._arrived]

@@ -179,6 +179,7 @@ def _parameters(config: Case) -> dict[str, int]:
         "draft_tokens": config.get("speculative_num_draft_tokens", 0),
         "reserved_tokens": config.get("num_reserved_decode_tokens", 512),
         "conservativeness": 300 if config.get("dp_size", 1) > 1 else 1000,
+        "recv_interval": config.get("scheduler_recv_interval", 1),
     }
 
 

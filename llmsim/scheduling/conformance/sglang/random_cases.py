@@ -26,6 +26,8 @@ def random_case(seed: int, requests: int) -> Case:
     plays_role = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
     if ahead == 0:
         _ranks(np.random.default_rng([seed, 43]), config)
+    if not plays_role and "dp_size" not in config:
+        _receiving(np.random.default_rng([seed, 47]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config.get("enable_hierarchical_cache", False):
@@ -34,7 +36,8 @@ def random_case(seed: int, requests: int) -> Case:
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
-    if "pp_size" not in config and later.random() < 0.25 and not plays_role:
+    receives_late = config.get("scheduler_recv_interval", 1) > 1
+    if "pp_size" not in config and later.random() < 0.25 and not plays_role and not receives_late:
         give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
         prompt = sum(length for _, length in request["segments"])
@@ -128,6 +131,12 @@ def _ranks(rng: np.random.Generator, config: Case) -> None:
     if rng.random() < 1 / 2 or any(name in config for name in apart):
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
+
+
+def _receiving(rng: np.random.Generator, config: Case) -> None:
+    """Lets a quarter of the cases look for requests every few steps alone."""
+    if rng.random() < 1 / 4:
+        config["scheduler_recv_interval"] = int(rng.choice([2, 5, 30]))
 
 
 def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:

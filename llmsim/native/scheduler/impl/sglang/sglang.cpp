@@ -20,7 +20,8 @@ SchedulerKind kind() {
                                       Sglang::kPriorities,    Sglang::kLowFirst,
                                       Sglang::kPreemption,    Sglang::kThreshold,
                                       Sglang::kRetraction,    Sglang::kConservativeness,
-                                      SglangDrafts::kTopk,    SglangDrafts::kTokens};
+                                      Sglang::kRecvInterval,  SglangDrafts::kTopk,
+                                      SglangDrafts::kTokens};
   SchedulerKind kind = kind_of<SglangOutline>("sglang");
   kind.params = kParams;
   std::erase_if(kind.lacks, [](const Lack& lack) {
@@ -74,6 +75,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
               counters_.host_cache),
       held_(sequences.size()),
       micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
+      recv_interval_(value_of(kRecvInterval, config.parameters)),
       chunk_(config.chunked_prefill
                  ? config.max_num_scheduled_tokens / config.kv.block_size * config.kv.block_size
                  : PromptBudget::kNoChunk),
@@ -112,6 +114,14 @@ void Sglang::add(RequestId request) {
   if (config_.output_length_known)
     limit = std::min<std::int64_t>(limit, sequences_.max_tokens(request));
   held_[at(request)].limit = produces() ? 1 : static_cast<std::int32_t>(limit);
+  if (recv_interval_ > 1) {
+    arrived_.push_back(request);
+  } else {
+    enter(request);
+  }
+}
+
+void Sglang::enter(RequestId request) {
   if (produces()) {
     bootstrapping_.push_back(request);
   } else if (takeover_) {
@@ -119,6 +129,22 @@ void Sglang::add(RequestId request) {
   } else {
     enter_queue(request);
   }
+}
+
+bool Sglang::receives() {
+  if (recv_interval_ == 1) return true;
+  const Ran ran = micro_batches_[turn_].ran;
+  const bool spins = ran == Ran::kNothing && flights_.empty();
+  since_received_ += ran == Ran::kPrompts ? kWeightOfPrompts : 1;
+  if (!spins && since_received_ < recv_interval_) return false;
+  since_received_ = 0;
+  return true;
+}
+
+void Sglang::receive() {
+  for (const RequestId request : arrived_) enter(request);
+  arrived_.clear();
+  hear_aborts();
 }
 
 void Sglang::bootstrap() {
@@ -133,8 +159,8 @@ void Sglang::enter_queue(RequestId request) {
 }
 
 bool Sglang::has_requests() const {
-  return !waiting_.empty() || !bootstrapping_.empty() || memory_.taken_rows() > sending_.size() ||
-         (takeover_ && !takeover_->empty());
+  return !arrived_.empty() || !waiting_.empty() || !bootstrapping_.empty() ||
+         memory_.taken_rows() > sending_.size() || (takeover_ && !takeover_->empty());
 }
 
 Limits Sglang::limits() const {
@@ -180,7 +206,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (std::ssize(flights_) == most_flights()) return;
   if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
   ++batches_;
-  hear_aborts();
+  if (receives()) receive();
   if (memory_.host() != nullptr) memory_.host()->poll(now);
   if (!in_rounds_ && idle_ && now > last_output_) ratio_ = first_ratio_;
   idle_ = false;
@@ -190,6 +216,11 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
+  if (batch.empty()) {
+    micro_batches_[turn_].ran = Ran::kNothing;
+  } else {
+    micro_batches_[turn_].ran = last().prompts ? Ran::kPrompts : Ran::kDecodes;
+  }
   for (const Item& item : batch.items) batch.features.add(item);
   // The drafter reads prompts behind them, and drafts ahead of verifications.
   if (drafts_.on() && !batch.empty()) batch.drafts_after = last().prompts ? 1 : drafts_.steps();
@@ -387,6 +418,7 @@ void Sglang::abort(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters_.cancelled;
   settle(request);
+  if (std::erase(arrived_, request) > 0) return;
   if (takeover_) return abort_taken_over(request);
   if (std::erase(bootstrapping_, request) > 0) return;
   if (std::erase(waiting_, request) == 0) return aborts_.push_back(request);

@@ -73,6 +73,9 @@ class Sglang final : public Scheduler,
   static constexpr Param kRetraction{"retraction_policy", 0, 0, 1};
   // Thousandths: how much of the answers that run admission counts on (schedule_conservativeness).
   static constexpr Param kConservativeness{"conservativeness", 1000, 0, 1'000'000};
+  // Steps of decodes after which it looks for new requests (scheduler_recv_interval); it also does
+  // behind a step of prompts, and when nothing runs.
+  static constexpr Param kRecvInterval{"recv_interval", 1, 1, 1'000'000};
 
   Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log);
   // Whether it runs such a group; SglangOutline runs all.
@@ -86,8 +89,9 @@ class Sglang final : public Scheduler,
   void stop() override;
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
-  // It preempted for somebody who then found no room.
+  // It preempted for somebody who then found no room, or has not looked for who arrived.
   bool asks_again() const override {
+    if (!arrived_.empty()) return true;
     return takeover_ ? looks_again_ : !preempted_.empty() || others_run();
   }
   // Micro-batches take turns, whether there is something to run or not.
@@ -131,12 +135,15 @@ class Sglang final : public Scheduler,
   struct End {
     std::int64_t left, tokens;
   };
+  // What a call formed, which says when the next one looks for new requests.
+  enum class Ran : std::uint8_t { kNothing, kPrompts, kDecodes };
   // With pipeline stages, one of as many batches that take turns; else the only one. A request
   // decodes in the batch that computed the end of its prompt.
   struct MicroBatch {
     std::vector<RequestId> running;
     Planned last;
     bool full = false, some_ended = false;
+    Ran ran = Ran::kNothing;
   };
   struct Flight {
     std::int32_t number;
@@ -173,6 +180,10 @@ class Sglang final : public Scheduler,
   void receive_first_token(RequestId request, std::vector<RequestId>& finished);
   void merge_joined();
   void abort_taken_over(RequestId request);
+  // Whether this call looks for new requests and for clients that gave up (recv_skipper.py).
+  bool receives();
+  void receive();
+  void enter(RequestId request);
   // Requests whose clients gave up since the last step.
   void hear_aborts();
   bool gone(RequestId request) const {
@@ -256,6 +267,7 @@ class Sglang final : public Scheduler,
   static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
   static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
   static constexpr std::int64_t kBuffersPerRequest = 2;
+  static constexpr std::int64_t kWeightOfPrompts = 1000;  // of a step, beside 1 of decodes
 
   SchedulerConfig config_;
   SequenceTable& sequences_;
@@ -269,7 +281,9 @@ class Sglang final : public Scheduler,
   std::vector<RequestId> joined_;
   bool looks_again_ = false;
   std::vector<MicroBatch> micro_batches_;
-  std::size_t turn_ = 0;  // whose micro-batch is formed
+  std::size_t turn_ = 0;            // whose micro-batch is formed
+  std::vector<RequestId> arrived_;  // and not received yet
+  std::int64_t recv_interval_, since_received_ = 0;
   std::vector<RequestId> waiting_, chosen_;
   std::deque<RequestId> bootstrapping_;  // of a prefill group, in front of the queue
   PendingReleases sending_;
