@@ -2027,6 +2027,19 @@ class BatchRunner:
         (start, end) in ps of the next step, which may start then; items as of Program.step_ps.
         """
 
+class RoundRunner:
+    """
+    Times rounds of batches that real engines form, on the devices of a lock-step group.
+    """
+
+    def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None) -> None:
+        """configs, programs: of each member."""
+
+    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int) -> list[tuple[int, int]]:
+        """
+        (start, end) in ps of each member's step of the next round, which may start then; items as of Program.step_ps, none for a member without work.
+        """
+
 class ClientsConfig:
     """When clients give up, and how many of them ask in turn."""
 
@@ -2062,13 +2075,13 @@ class LockstepSpec:
     """Groups that run in lock-step."""
 
     @overload
-    def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None, outside: object | None = None) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, expanded: ExpandedConfig | None = None, outside: object | None = None, syncs_first: bool = False) -> None:
         """
-        groups: by index. sync_interval: rounds between two agreements that nobody has work.
+        groups: by index. sync_interval: rounds between two agreements that nobody has work; 0: no round runs without work, and nobody agrees. syncs_first: they also agree behind the first round of a wave.
         """
 
     @overload
-    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = []) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = [], syncs_first: bool = False) -> None:
         """
         groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too.
         """

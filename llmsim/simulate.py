@@ -307,11 +307,12 @@ def _layouts(
 
 def _lockstep(lockstep: LoweredLockstep, outside: StepTimes | None) -> "_native.LockstepSpec":
     groups, interval = list(lockstep.groups), lockstep.sync_interval
+    first = lockstep.syncs_first
     if lockstep.afd is not None:
         ports = list(lockstep.ports)
-        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact, ports)
+        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact, ports, first)
     times = outside.of(groups[0]) if outside else None
-    return _native.LockstepSpec(groups, interval, lockstep.expanded, times)
+    return _native.LockstepSpec(groups, interval, lockstep.expanded, times, first)
 
 
 def _source(

@@ -9,6 +9,7 @@ from llmsim.lowering import LoweredGroup
 
 Item = tuple[int, int, int]
 """(row, tokens, computed before) of one request of a batch."""
+Batch = list[Item]
 
 
 @dataclass
@@ -38,6 +39,19 @@ class Model(Protocol):
         ...
 
 
+def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int]]]:
+    """The batch of these items (`Channel.step`), and the tokens that it gives each of them."""
+    batch: Batch = []
+    tokens = []
+    for name, scheduled, before, drafts, started in items:
+        row = row_of(name)
+        if started:
+            model.starts(row, before)
+        tokens.append(model.sample(row, scheduled, drafts, holds=not started))
+        batch.append((row, scheduled, before))
+    return batch, tokens
+
+
 class Devices:
     """The devices of one group."""
 
@@ -53,14 +67,7 @@ class Devices:
 
     def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
         """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
-        batch: list[Item] = []
-        tokens = []
-        for name, scheduled, before, drafts, started in items:
-            row = row_of(name)
-            if started:
-                self._model.starts(row, before)
-            tokens.append(self._model.sample(row, scheduled, drafts, holds=not started))
-            batch.append((row, scheduled, before))
+        batch, tokens = answered(self._model, items)
         start_ps = max(now_ps, self._tokens_known_ps())
         _, end_ps = self._runner.run([(tokens, before) for _, tokens, before in batch], start_ps)
         self.schedule.add(now_ps, end_ps, batch)

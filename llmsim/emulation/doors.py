@@ -16,6 +16,8 @@ class Door:
     """By row, what a request takes before the engine sees it."""
     group: int = 0
     """The number of its engine core."""
+    rank: int | None = None
+    """The data-parallel rank that requests ask for; None: the server chooses."""
 
 
 class Stage:

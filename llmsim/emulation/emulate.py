@@ -14,12 +14,13 @@ from pathlib import Path
 from llmsim.api.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices, Schedule
+from llmsim.emulation.devices import Devices, Model, Schedule
 from llmsim.emulation.doors import Door, Stage
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.links import Links
 from llmsim.emulation.load import Answer, Clients
+from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import cpu_seconds
 from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
@@ -35,7 +36,7 @@ STALL_S = 60
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
 _BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP."""
+"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
 _IDLE_SHARE = 0.005
 """A process that computes less of its time does not compute: it looks whether it may."""
 _LOOK_S = 0.5
@@ -97,18 +98,25 @@ def emulate(
     stages = engine_stages(prepared)
     if client is None:
         check_workload(prepared.workload, prepared.simulation.clients)
-    elif sum(len(stage.servers) for stage in stages) > 1:
+    elif _needs_proxy(stages):
         raise NotYetError(
             "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
-            "among several and passes requests from prefill to decode; give it --dataset"
+            "among several, or among ranks in lock-step, and passes requests from prefill to "
+            "decode; give it --dataset"
         )
     version = engine_version(python)
-    _check_balancer(version, stages[0].servers[0])
+    engine_args = [*engine_args, *_checked_ranks(version, stages[0].servers[0])]
     if client is not None:
         client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
         one = _Emulation(prepared, stages, python, Path(folder), log.parent / "model", client)
         return asyncio.run(one.run(version, log, list(engine_args)))
+
+
+def _needs_proxy(stages: Sequence[EngineStage]) -> bool:
+    """Whether somebody in front of the servers chooses for each request."""
+    several = sum(len(stage.servers) for stage in stages) > 1
+    return several or stages[0].servers[0].lockstep is not None
 
 
 class Stall:
@@ -156,12 +164,13 @@ class _Emulation:
         self._python, self._folder = python, folder
         self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
         self._endless = EndlessAnswers()
-        self._devices = [self._devices_of(one) for one in prepared.lowered.groups]
+        self._devices = self._all_devices()
         links = None
         if len(stages) > 1:
             tokens = prepared.workload.input_tokens.tolist()
             links = Links(prepared.lowered, tokens, self._prefill_of)
-        self._keeper = Keeper(folder, self._devices, links)
+        in_step = self._engines[0].lockstep is not None
+        self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -173,10 +182,22 @@ class _Emulation:
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
-    def _devices_of(self, group: LoweredGroup) -> Devices:
+    def _all_devices(self) -> "list[Devices] | list[RankDevices]":
+        """By number of engine core."""
+        groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
+        if lockstep is None:
+            return [Devices(one, self._model_of(one)) for one in groups]
+        rounds = Rounds(groups, lockstep.expanded)
+        return [
+            RankDevices(one, self._model_of(one), rounds, member)
+            for member, one in enumerate(groups)
+        ]
+
+    def _model_of(self, group: LoweredGroup) -> Model:
+        if self._client is not None:
+            return self._endless
         assert group.scheduler is not None, "engine_stages looked"
-        known = ModelRunner(self._requests, group.scheduler.speculation)
-        return Devices(group, known if self._client is None else self._endless)
+        return ModelRunner(self._requests, group.scheduler.speculation)
 
     def _environments(self) -> list[dict[str, str]]:
         """Of each server."""
@@ -193,6 +214,7 @@ class _Emulation:
             "socket": str(self._keeper.socket_path),
             "first_engine": group.info.index,
             "connector": engine.connector,
+            "lockstep": engine.lockstep is not None,
             "kv_windows": [0],
             "device_name": group.info.hardware,
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
@@ -321,11 +343,21 @@ class _Emulation:
 
     def _doors(self, ports: Sequence[int]) -> list[Stage]:
         """`ports`: of the servers, in their order."""
-        doors = iter(
-            Door(port, self._api_times(engine.first), engine.first.info.index)
-            for engine, port in zip(self._engines, ports, strict=True)
-        )
-        return [Stage([next(doors) for _ in one.servers], one.router) for one in self._stages]
+        left = iter(ports)
+        stages = []
+        for stage in self._stages:
+            doors = [self._doors_of(server, next(left)) for server in stage.servers]
+            stages.append(Stage([door for each in doors for door in each], stage.router))
+        return stages
+
+    def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
+        """One for each rank where requests choose theirs."""
+        if server.lockstep is None:
+            return [Door(port, self._api_times(server.first), server.first.info.index)]
+        return [
+            Door(port, self._api_times(one), one.info.index, rank)
+            for rank, one in enumerate(server.groups)
+        ]
 
     def _api_ps(self, tokens: int) -> int:
         return _api_ps(self._group, tokens)
@@ -422,13 +454,18 @@ class _Emulation:
         )
 
 
-def _check_balancer(version: str, engine: EngineServer) -> None:
-    """NotYetError for a release whose balancer is not VLLM_DP."""
+def _checked_ranks(version: str, engine: EngineServer) -> list[str]:
+    """Options of the server for its data-parallel ranks; NotYetError for a release that does not
+    run them as the simulation does.
+    """
     if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
         raise NotYetError(
-            f"--engine-python: vLLM {version} chooses among data-parallel engines by other rules "
-            "than VLLM_DP, which is the balancer of 0.33; name an interpreter with that"
+            f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes ranks "
+            "in lock-step, by other rules than 0.33; name an interpreter with that"
         )
+    if engine.lockstep is not None:
+        return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
+    return []
 
 
 def _api_ps(group: LoweredGroup, tokens: int) -> int:

@@ -13,6 +13,7 @@ from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
 from llmsim.emulation.kv_moves import KvLinks, KvMoves
+from llmsim.emulation.ranks import Ranks
 from llmsim.emulation.timekeeper import Actor, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
@@ -29,10 +30,14 @@ _TICK_S = 0.001
 
 
 class Steps(Protocol):
-    """Who times the steps of an engine core (`llmsim.emulation.devices.Devices`)."""
+    """Who times the steps of an engine core (`llmsim.emulation.devices.Devices`), or of one in
+    lock-step (`llmsim.emulation.lockstep.RankDevices`).
+    """
 
     def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
+        """The end of the next step in ps, in lock-step its number, and the tokens of each item
+        (`Channel.step`).
+        """
         ...
 
     def empty_step(self) -> None:
@@ -78,8 +83,17 @@ class Keeper:
     The clients of this process, or those that it stands for, are one actor.
     """
 
-    def __init__(self, folder: Path, steps: Sequence[Steps], links: KvLinks | None = None) -> None:
-        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core."""
+    def __init__(
+        self,
+        folder: Path,
+        steps: Sequence[Steps],
+        links: KvLinks | None = None,
+        *,
+        lockstep: bool = False,
+    ) -> None:
+        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core,
+        which are all in lock-step where `lockstep` says so (`RankDevices`).
+        """
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
         self.relay: Messages | None = None
@@ -90,6 +104,7 @@ class Keeper:
         self._steps_of: dict[Actor, Steps] = {}
         """Of engine cores."""
         self._moves = KvMoves(self.time, links, self._answer)
+        self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
         self._clients_wake: asyncio.Future[bool] | None = None
@@ -230,6 +245,8 @@ class Keeper:
         actor = self.time.join(f"engine core {rest[0]}")
         self._steps_of[actor] = self._steps[rest[0]]
         self._moves.joins(actor, rest[0])
+        if self._ranks is not None:
+            self._ranks.joins(actor, self._steps[rest[0]])
         return actor
 
     def _join_coordinator(self, rest: list[Any]) -> Actor:
@@ -251,6 +268,8 @@ class Keeper:
         self._waiting.pop(actor, None)
         self._client_actors.discard(actor)
         self._moves.leaves(actor)
+        if self._ranks is not None:
+            self._ranks.leaves(actor)
         is_core = self._steps_of.pop(actor, None) is not None
         self.time.leave(actor)
         if self._is_over:
@@ -279,42 +298,63 @@ class Keeper:
             await asyncio.sleep(_TICK_S)
 
     def _hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        time = self.time
         if kind in KvMoves.KINDS:
             self._moves.hear(actor, kind, rest)
+        elif self._ranks is not None and kind in Ranks.KINDS:
+            self._ranks.hear(actor, kind, rest)
+        elif kind in ("step", "empty step"):
+            self._call_workers(actor, kind, rest)
+            if self._ranks is None:
+                return
+            self._ranks.offered()
+        elif kind in ("reported", "woken", "received", "produced"):
+            self._hear_of_messages(actor, kind, rest)
+        else:
+            self._hear_of_time(actor, kind, rest)
+        self._wake()
+
+    def _call_workers(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind == "empty step":
+            self._steps_of[actor].empty_step()
+            return
+        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps)
+        self._answer(actor, [end, tokens])
+
+    def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
-            case "step":
-                end_ps, tokens = self._steps_of[actor].step(rest[0], time.now_ps)
-                self._answer(actor, [end_ps, tokens])
-                return
-            case "empty step":
-                self._steps_of[actor].empty_step()
-                return
             case "wait":
-                time.waits(actor, rest[0])
+                self.time.waits(actor, rest[0])
             case "settle":
                 self._moves.settled(actor)
-                time.settles(actor)
+                self.time.settles(actor)
             case "park":
-                time.waits(actor, None)
+                self.time.waits(actor, None)
             case "unpark":
-                time.works(actor)
+                self.time.works(actor)
+
+    def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        match kind:
             case "reported":
-                time.reports_under_way += 1
+                self.time.reports_under_way += 1
+            case "woken":
+                self.time.waves_under_way -= 1
             case "received":
                 self._arrived()
                 self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
             case "produced":
-                time.tokens_under_way += sum(self._under_way(*answer) for answer in rest[0])
-        self._wake()
+                under_way = sum(self._under_way(*answer) for answer in rest[0])
+                self.time.tokens_under_way += under_way
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        """It waits, and has heard so many reports of engine cores."""
-        self._looks[actor], until_ps, heard = rest
+        """It waits, has heard so many reports of engine cores, and has woken all of them so often
+        (`START_DP_WAVE`).
+        """
+        self._looks[actor], until_ps, heard, waves = rest
         self.time.waits(actor, until_ps)
         self.time.reports_under_way -= heard
+        self.time.waves_under_way += waves * len(self._steps_of)
         self._wake()
 
     def _hear_server(self, nobody: None, kind: str, rest: list[Any]) -> None:

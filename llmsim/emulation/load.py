@@ -155,7 +155,8 @@ class Clients:
         )
         is_last = due.stage == len(self._stages) - 1
         try:
-            writer.write(self._request(due.row, prompt_alone=not is_last))
+            rank = stage.doors[due.door].rank
+            writer.write(self._request(due.row, rank, prompt_alone=not is_last))
             status = await reader.readline()
             if b" 200 " not in status:
                 self.answers[due.row].refused = await _refusal(status, reader)
@@ -169,7 +170,7 @@ class Clients:
         finally:
             writer.close()
 
-    def _request(self, row: int, *, prompt_alone: bool) -> bytes:
+    def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
         one = self._requests[row]
         tokens = 1 if prompt_alone else one.output_tokens
         end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
@@ -180,9 +181,10 @@ class Clients:
             | {"return_token_ids": True, "temperature": 0}
             | end
         )
+        chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"
         head = (
             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nX-Request-Id: {one.name}\r\n"
+            f"Content-Type: application/json\r\nX-Request-Id: {one.name}\r\n{chosen}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body

@@ -136,6 +136,7 @@ def vllm_server(
             model,
             group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
             WORDS if has_words else VOCABULARY,
+            group.model.num_experts if engine.lockstep is not None else 0,
         )
     ]
     command += [] if has_words else ["--skip-tokenizer-init"]
@@ -159,6 +160,8 @@ def _options(engine: EngineServer) -> list[str]:
     words += ["--pipeline-parallel-size", str(group.layout.pp)]
     if len(engine.groups) > 1:
         words += ["--data-parallel-size", str(len(engine.groups)), "--api-server-count", "1"]
+    if engine.lockstep is not None and group.layout.ep > 1:
+        words.append("--enable-expert-parallel")
     if engine.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     for name, value in engine_options(group.engine, group.scheduler).items():

@@ -9,6 +9,7 @@ from llmsim.api.prepare import Prepared
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.doors import CHOICES
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.routing import RouterSpec, kept_sessions
 
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
@@ -21,6 +22,8 @@ class EngineServer:
     """One server: its groups are its data-parallel engines, which are alike."""
 
     groups: tuple[LoweredGroup, ...]
+    lockstep: LoweredLockstep | None = None
+    """How its ranks run in lock-step; None: each is on its own."""
 
     @property
     def first(self) -> LoweredGroup:
@@ -42,7 +45,9 @@ class EngineServer:
 
 @dataclass(frozen=True)
 class EngineStage:
-    """The servers of which a request passes one, which the router chooses."""
+    """The servers, or the ranks of one in lock-step, of which a request passes one, which the
+    router chooses.
+    """
 
     servers: tuple[EngineServer, ...]
     router: str = "RR"
@@ -57,6 +62,8 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
         lowered, tiers=prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
     )
     roles = [group.native.role for group in lowered.groups]
+    if lowered.lockstep_groups:
+        return (_lockstep(prepared),)
     if any(role != _native.Role.BOTH for role in roles):
         return _prefill_and_decode(prepared)
     if len(roles) > 1 and prepared.simulation.router.name in CHOICES:
@@ -72,7 +79,6 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     windows = [list(one.kv.tables.windows) for one in configs if one is not None]
     for is_so, what in (
         (None in configs, "an instance that gets no requests"),
-        (bool(lowered.lockstep_groups), "data-parallel ranks in lock-step"),
         (lowered.layouts is not None, "layouts"),
         (bool(lowered.contended), "collectives that share links between instances"),
         (any(group.offload is not None for group in lowered.groups), "offloading"),
@@ -97,6 +103,21 @@ def _check_ranks(prepared: Prepared) -> None:
         (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
     ):
         _refuse(is_so, what)
+
+
+def _lockstep(prepared: Prepared) -> EngineStage:
+    """One server, whose ranks share their experts; requests say which of them is theirs."""
+    lowered, router = prepared.lowered, prepared.simulation.router
+    ranks, groups = lowered.lockstep_groups[0], lowered.groups
+    for is_so, what in (
+        (len(ranks.groups) < len(groups), "ranks in lock-step beside other instances"),
+        (any(one.native.role != _native.Role.BOTH for one in groups), "ranks in lock-step by role"),
+        (not groups[0].model.num_experts, "ranks in lock-step of a dense model"),
+    ):
+        _refuse(is_so, what)
+    _check_several(prepared)
+    _check_choice(_ROUTERS[0], router)
+    return EngineStage((EngineServer(groups, ranks),), router.name)
 
 
 def _check_several(prepared: Prepared) -> None:
@@ -150,6 +171,7 @@ def _refuse(is_so: bool, what: str) -> None:
     if is_so:
         raise NotYetError(
             f"{what}: `llmsim emulate` runs one instance, several behind the router RR or LOR, "
-            "equal ones behind VLLM_DP, or prefill and decode instances that pull KV; "
+            "equal ones behind VLLM_DP, the ranks of one mixture of experts, or prefill and decode "
+            "instances that pull KV; "
             "`llmsim run` simulates the cluster file as it is"
         )

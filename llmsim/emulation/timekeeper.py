@@ -53,6 +53,8 @@ class Timekeeper:
         """Given by an engine core, and not yet read by a client."""
         self.reports_under_way = 0
         """Of an engine core's load, to the coordinator or from there to the API server."""
+        self.waves_under_way = 0
+        """Messages of the coordinator that wake engine cores, which they have not received."""
         self.degraded = ""
         """Why it goes by the wall clock; empty: it does not."""
         self._actors: list[Actor] = []
@@ -104,7 +106,8 @@ class Timekeeper:
     def _messages_under_way(self) -> bool:
         """Whether somebody has still to hear what was sent at this time."""
         counts = (self.requests_under_way, self.tokens_under_way, self.reports_under_way)
-        return any(counts)
+        # An engine core may say that it has been woken before the coordinator does.
+        return any(counts) or self.waves_under_way != 0
 
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
@@ -126,6 +129,7 @@ class Timekeeper:
             (self.requests_under_way, "requests have not reached the engine"),
             (self.tokens_under_way, "tokens have not reached the clients"),
             (self.reports_under_way, "reports of load are on their way"),
+            (self.waves_under_way, "engine cores have not heard that a wave begins"),
         ):
             if count:
                 reasons.append(f"{count:,} {what}")

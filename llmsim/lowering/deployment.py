@@ -46,6 +46,7 @@ from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
     lockstep_groups_of,
     spread_notes,
+    syncs_first,
 )
 from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
@@ -156,12 +157,13 @@ def _afd_domain(
     routes: Routes | None,
 ) -> LoweredLockstep:
     """Attention and FFN groups that run every layer together."""
-    interval = deployment.groups[role.attention[0]].engine.dp_sync_interval
-    if len(role.attention) == 1:
-        interval = 1  # nobody to agree with
+    engine = deployment.groups[role.attention[0]].engine
+    is_alone = len(role.attention) == 1  # it has nobody to agree with, and runs no dummies
+    interval = 0 if is_alone else engine.dp_sync_interval
     config = afd_config(deployment, groups, role, ports, routes)
     members = (*role.attention, *role.ffn)
-    return LoweredLockstep(members, interval, None, config, options.exact, len(role.attention))
+    first, attention = syncs_first(engine), len(role.attention)
+    return LoweredLockstep(members, interval, first, None, config, options.exact, attention)
 
 
 def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[str]:

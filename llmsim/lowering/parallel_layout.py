@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import Offloading
+from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import Note
 from llmsim.costs.experts.load_sampling import Placement
@@ -24,7 +25,11 @@ class LoweredLockstep(Struct, frozen=True, eq=False):
 
     groups: tuple[int, ...]
     sync_interval: int
-    """Rounds between two agreements on whether the wave has ended."""
+    """Rounds between two agreements on whether the wave has ended; 0: nobody agrees, and no round
+    runs without work.
+    """
+    syncs_first: bool
+    """There is one behind the first round, too."""
     expanded: "_native.ExpandedConfig | None"
     afd: "_native.AfdConfig | None" = None
     """Attention and FFN groups that run every layer together; None: members run whole layers."""
@@ -235,11 +240,20 @@ def lockstep_groups_of(
         for group, (model, _) in zip(deployment.groups, groups, strict=True)
     ]
     return tuple(
-        LoweredLockstep(
-            members, deployment.groups[members[0]].engine.dp_sync_interval, groups[members[0]][1]
-        )
+        _lockstep_of(members, deployment.groups[members[0]].engine, groups[members[0]][1])
         for members in _lockstep_members(deployment, in_step)
     )
+
+
+def _lockstep_of(
+    members: tuple[int, ...], engine: EngineArgs, expanded: "_native.ExpandedConfig | None"
+) -> LoweredLockstep:
+    return LoweredLockstep(members, engine.dp_sync_interval, syncs_first(engine), expanded)
+
+
+def syncs_first(engine: EngineArgs) -> bool:
+    """Whether ranks agree behind the first round of a wave."""
+    return load_profile(engine.engine_profile).schedules_by("agrees_first")
 
 
 def _lockstep_members(

@@ -178,7 +178,7 @@ def of_cluster(name: str, *options: str) -> Prepared:
         ),
         ("h100_llama31_8b_pd.json", ["--kv-transfer-mode", "push"], "KV that is pushed"),
         ("h100_llama31_8b_pd_2p1d.json", ["--request-routing-policy", "RR"], "KV that is pushed"),
-        ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", [], "in lock-step"),
+        ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", [], "--request-routing-policy LOAD"),
     ],
 )
 def test_what_no_servers_stand_for_is_refused(name: str, options: list[str], said: str) -> None:

@@ -350,7 +350,7 @@ def test_errors_of_a_configuration_begin_with_the_path_of_the_field() -> None:
         ([one_group()], {"lockstep": [lockstep_of(0, 1)]}, "lockstep[0].groups: "),
         ([one_group()], {"lockstep": [lockstep_of()]}, "lockstep[0].groups: "),
         (two, {"lockstep": [lockstep_of(0), lockstep_of(1, 0)]}, "lockstep[1].groups: "),
-        (two, {"lockstep": [lockstep_of(0, 1, sync_interval=0)]}, "lockstep[0].sync_interval: "),
+        (two, {"lockstep": [lockstep_of(0, 1, sync_interval=-1)]}, "lockstep[0].sync_interval: "),
         ([one_group()], {"contention": contended}, "contention: "),
         (two, {"contention": contended, "lockstep": [lockstep_of(0, 1)]}, "contention[0].groups: "),
         ([one_group()], {"kv_tiers": tiers}, "kv_tiers: "),

@@ -42,6 +42,8 @@ VERSION_RULES = {
     "the context ends too soon.",
     "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "
     "from the last step with prompts.",
+    "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
+    "whether work is left.",
     "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
     "(kv_offloading_size); earlier releases were not compared.",
     "tells_failed_requests": "Also models with layers of several kinds go on where KV could not be "

@@ -92,12 +92,30 @@ class Channel:
         self._asked(["settle"])
 
     def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]]]:
-        """The end in ps of a step of these items, and the tokens that it gives each of them.
+        """The end in ps of a step of these items, or in lock-step its number, and the tokens that
+        it gives each of them.
 
         An item is [request, tokens, computed before, drafts, whether it has just started].
         """
         end_ps, tokens = self._asked(["step", items])
         return end_ps, tokens
+
+    def woken(self) -> None:
+        """The coordinator's message that a wave begins is here."""
+        self._said(["woken"])
+
+    def dummy(self) -> None:
+        """A rank in lock-step joins a round without work, and returns when it may go on."""
+        self._asked(["dummy"])
+
+    def ends(self, number: int) -> None:
+        """Returns at the end of that step of a rank in lock-step."""
+        self._asked(["ends", number])
+
+    def agree(self, *, unfinished: bool, pauses: bool) -> tuple[bool, bool]:
+        """What ranks in lock-step agree on: whether work is left, and whether all pause."""
+        work, all_pause = self._asked(["agree", unfinished, pauses])
+        return work, all_pause
 
     def wait(self, until_ps: int) -> None:
         """Returns at that virtual time."""

@@ -27,12 +27,28 @@ class WholeMilliseconds(types.ModuleType):
         return EPOCH_S + (self._clock.now_ps() // _PS_PER_MS + 0.5) / _MS_PER_S
 
 
+class Waves:
+    """Counts the messages that wake all ranks."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+
+    def sends(self) -> None:
+        """One more."""
+        self._sent += 1
+
+    def taken(self) -> int:
+        """How many there were since this was asked last."""
+        sent, self._sent = self._sent, 0
+        return sent
+
+
 class Poller:
     """Stands for `zmq.Poller`: the API server's subscription is awaited in real time, and
     everything behind it in virtual time.
     """
 
-    def __init__(self, path: str, clock: ClockPage, zmq: Any) -> None:
+    def __init__(self, path: str, clock: ClockPage, zmq: Any, waves: "Waves | None" = None) -> None:
         self._path, self._clock, self._zmq = path, clock, zmq
         self._poller = zmq.Poller()
         self._sockets: list[Any] = []
@@ -41,6 +57,7 @@ class Poller:
         self._waits = 0
         self._heard = 0
         """Messages of engine cores since the last wait."""
+        self._waves = Waves() if waves is None else waves
 
     def register(self, one: Any, flags: int) -> None:
         """vLLM registers what comes from API servers first, and from engine cores last."""
@@ -76,7 +93,7 @@ class Poller:
 
     def _wait(self, until_ps: int) -> None:
         self._waits += 1
-        self._say(["wait", self._waits, until_ps, self._heard])
+        self._say(["wait", self._waits, until_ps, self._heard, self._waves.taken()])
         self._heard = 0
 
     def _say(self, message: list[Any]) -> None:
@@ -87,25 +104,33 @@ class Poller:
 class _Zmq(types.ModuleType):
     """Stands for the module `zmq`."""
 
-    def __init__(self, path: str, clock: ClockPage) -> None:
+    def __init__(self, path: str, clock: ClockPage, waves: Waves) -> None:
         super().__init__("zmq")
         import zmq
 
-        self._real, self._path, self._clock = zmq, path, clock
+        self._real, self._path, self._clock, self._waves = zmq, path, clock, waves
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def Poller(self) -> Poller:
-        return Poller(self._path, self._clock, self._real)
+        return Poller(self._path, self._clock, self._real, self._waves)
 
 
 def hook_coordinator(path: str, clock: ClockPage) -> None:
     """Before the coordinator's process is forked."""
     from vllm.v1.engine import coordinator
 
+    waves = Waves()
     coordinator.time = WholeMilliseconds(clock)
-    coordinator.zmq = _Zmq(path, clock)
+    coordinator.zmq = _Zmq(path, clock, waves)
+    send = coordinator.DPCoordinatorProc._send_start_wave
+
+    def send_start_wave(*args: Any) -> None:
+        waves.sends()
+        send(*args)
+
+    coordinator.DPCoordinatorProc._send_start_wave = staticmethod(send_start_wave)
 
 
 def hook_balancer(path: str) -> None:

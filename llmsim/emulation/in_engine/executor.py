@@ -17,16 +17,26 @@ PLENTY = 1 << 46
 class AtTime(Future):  # type: ignore[type-arg]
     """What a step gives, at its virtual end."""
 
-    def __init__(self, channel: Channel, end_ps: int, value: Any) -> None:
+    def __init__(self, channel: Channel, end: int, value: Any) -> None:
         super().__init__()
-        self._channel, self._end_ps, self._value = channel, end_ps, value
+        self._channel, self._end, self._value = channel, end, value
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the end."""
         if not super().done():
-            self._channel.wait(self._end_ps)
+            self._waits()
             self.set_result(self._value)
         return super().result()
+
+    def _waits(self) -> None:
+        self._channel.wait(self._end)
+
+
+class AtRoundEnd(AtTime):
+    """What a step of a rank in lock-step gives, at the end of its round."""
+
+    def _waits(self) -> None:
+        self._channel.ends(self._end)
 
 
 class VirtualExecutor(Executor):  # type: ignore[misc]
@@ -46,6 +56,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         self._channel = opened(given["socket"], given["first_engine"] + rank)
         self._connector = given["connector"]
         self._windows = given["kv_windows"]
+        self._lockstep = given["lockstep"]
         self._next: tuple[int, Any] = (0, None)
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
@@ -92,7 +103,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         if self._connector is not None and self._connector["keeps_finished"]:
             self._channel.knows(names)
         moved = self._moved()
-        end_ps, tokens = self._channel.step(items)
+        end, tokens = self._channel.step(items)
         places = {name: place for place, name in enumerate(names)}
         answer = ModelRunnerOutput(
             req_ids=names,
@@ -100,7 +111,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
             sampled_token_ids=tokens,
             kv_connector_output=moved,
         )
-        self._next = end_ps, answer
+        self._next = end, answer
         return _done(None) if non_block else None
 
     def _moved(self) -> Any:
@@ -116,7 +127,8 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the step that was begun last, at its end."""
-        future = AtTime(self._channel, *self._next)
+        kind = AtRoundEnd if self._lockstep else AtTime
+        future = kind(self._channel, *self._next)
         return future if non_block else future.result()
 
     def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
@@ -125,7 +137,9 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         return [("generate",) if name == "get_supported_tasks" else None]
 
     def execute_dummy_batch(self) -> None:
-        """Takes no time."""
+        """Joins the next round; takes no time where ranks are on their own."""
+        if self._lockstep:
+            self._channel.dummy()
 
     def check_health(self) -> None:
         """Always well."""

@@ -14,10 +14,13 @@ _TO_COORDINATOR = -1
 
 
 class CoreState:
-    """How many requests the engine core has received and not yet taken."""
+    """How many requests, and messages that wake it, the engine core has received and not yet
+    taken.
+    """
 
-    def __init__(self, core: Any, add: Any) -> None:
-        self._core, self._add = core, add
+    def __init__(self, core: Any, add: Any, wave: Any) -> None:
+        """`add`, `wave`: the kinds of messages that bring a request, and that wake a rank."""
+        self._core, self._add, self._wave = core, add, wave
         self._lock = threading.Lock()
         self._received = 0
         self._parked = False
@@ -35,7 +38,7 @@ class CoreState:
     def _put_counted(self, item: Any) -> None:
         """Called in the thread that reads the socket."""
         channel = current()
-        if item[0] != self._add or channel is None:
+        if item[0] not in (self._add, self._wave) or channel is None:
             self._put(item)
             return
         with self._lock:
@@ -44,11 +47,14 @@ class CoreState:
             if self._parked:  # before the receipt: the clock must not move in between
                 self._parked = False
                 channel.unpark()
+            if item[0] == self._wave:
+                channel.woken()
+                return
             request = item[1][0]
             channel.received(request.request_id, request.num_prompt_tokens)
 
     def taken(self) -> None:
-        """The engine core has taken a request."""
+        """The engine core has taken what it received."""
         with self._lock:
             self._received -= 1
 
@@ -68,11 +74,12 @@ def hook_engine_core() -> None:
     if getattr(process, "_llmsim", False):
         return
     process._llmsim = True
-    _hook_inputs(process, EngineCoreRequestType.ADD)
+    _hook_inputs(process, EngineCoreRequestType.ADD, EngineCoreRequestType.START_DP_WAVE)
+    _hook_waves(core.DPEngineCoreProc, EngineCoreRequestType.START_DP_WAVE)
     _hook_outputs(process)
 
 
-def _hook_inputs(process: Any, add: Any) -> None:
+def _hook_inputs(process: Any, add: Any, wave: Any) -> None:
     take_inputs, take_one = process._process_input_queue, process._handle_client_request
 
     def _process_input_queue(self: Any) -> None:
@@ -81,7 +88,7 @@ def _hook_inputs(process: Any, add: Any) -> None:
             take_inputs(self)
             return
         if not hasattr(self, "_llmsim_state"):
-            self._llmsim_state = CoreState(self, add)
+            self._llmsim_state = CoreState(self, add, wave)
         state = self._llmsim_state
         if not self.has_work():
             state.park_if_idle(channel)
@@ -100,6 +107,31 @@ def _hook_inputs(process: Any, add: Any) -> None:
 
     process._process_input_queue = _process_input_queue
     process._handle_client_request = _handle_client_request
+
+
+def _hook_waves(process: Any, wave: Any) -> None:
+    take_one = process._handle_client_request
+
+    def _handle_client_request(self: Any, kind: Any, request: Any) -> None:
+        take_one(self, kind, request)
+        channel = current()
+        if kind == wave and channel is not None:
+            self._llmsim_state.taken()
+            self._llmsim_state.park_if_idle(channel)
+
+    process._handle_client_request = _handle_client_request
+
+
+def hook_agreement() -> None:
+    """Ranks in lock-step agree in virtual time."""
+    from vllm.config import ParallelConfig
+
+    def sync_dp_state(*_: Any, has_unfinished: bool, pending_pause: bool) -> tuple[bool, bool]:
+        channel = current()
+        assert channel is not None, "engine cores alone agree"
+        return channel.agree(unfinished=has_unfinished, pauses=pending_pause)
+
+    ParallelConfig.sync_dp_state = staticmethod(sync_dp_state)
 
 
 def _hook_outputs(process: Any) -> None:

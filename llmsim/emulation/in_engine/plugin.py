@@ -62,9 +62,11 @@ def general() -> None:
         config.HAS_TRITON = True  # its kernels are never run
     _give_executor()
     from llmsim.emulation.in_engine.coordinator import hook_balancer, hook_coordinator
-    from llmsim.emulation.in_engine.hooks import hook_engine_core
+    from llmsim.emulation.in_engine.hooks import hook_agreement, hook_engine_core
 
     hook_engine_core()
+    if given["lockstep"]:
+        hook_agreement()
     hook_coordinator(given["socket"], ClockPage(given["clock"]))
     hook_balancer(given["socket"])
 

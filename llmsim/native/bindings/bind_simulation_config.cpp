@@ -23,6 +23,7 @@
 #include "step/executors/expanded.h"
 #include "step/executors/folded.h"
 #include "step/executors/outside.h"
+#include "step/round_runner.h"
 
 using namespace nanobind::literals;
 
@@ -207,6 +208,44 @@ void bind_batch_runner(nb::module_& m) {
           "Program.step_ps.");
 }
 
+void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,
+                       const std::vector<std::shared_ptr<Program>>& programs,
+                       const std::optional<ExpandedConfig>& expanded) {
+  if (configs.empty() || configs.size() != programs.size())
+    throw std::invalid_argument("a round has members, each with a program");
+  std::vector<GroupCosts> costs;
+  for (std::size_t m = 0; m < configs.size(); ++m) {
+    if (configs[m].offload) throw std::invalid_argument("steps with copies need a network");
+    costs.push_back(make_costs(configs[m], programs[m]));
+  }
+  new (runner) RoundRunner(std::move(costs), [&](std::vector<GroupCosts*> members) {
+    StepPricer pricer(std::move(members));
+    return expanded ? expanded_executor(std::move(pricer), &*expanded)
+                    : folded_executor(std::move(pricer));
+  });
+}
+
+void bind_round_runner(nb::module_& m) {
+  nb::class_<RoundRunner>(
+      m, "RoundRunner",
+      "Times rounds of batches that real engines form, on the devices of a lock-step group.")
+      .def("__init__", &make_round_runner, "configs"_a, "programs"_a, "expanded"_a = nb::none(),
+           "configs, programs: of each member.")
+      .def(
+          "run",
+          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps) {
+            std::vector<Batch> members;
+            for (const Items& items : batches) members.push_back(batch_of(items));
+            std::vector<std::pair<Ps, Ps>> times;
+            for (const StepTimes& one : runner.run(members, now_ps))
+              times.emplace_back(one.start, one.end);
+            return times;
+          },
+          "batches"_a, "now_ps"_a,
+          "(start, end) in ps of each member's step of the next round, which may start then; "
+          "items as of Program.step_ps, none for a member without work.");
+}
+
 void bind_source(nb::module_& m) {
   nb::class_<ClientsConfig>(m, "ClientsConfig",
                             "When clients give up, and how many of them ask in turn.")
@@ -276,29 +315,34 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
-             std::optional<ExpandedConfig> expanded, nb::object outside) {
+             std::optional<ExpandedConfig> expanded, nb::object outside, bool syncs_first) {
             new (spec) LockstepSpec{
                 std::move(groups), sync_interval,
                 [expanded = std::move(expanded),
                  outside = outside_times(std::move(outside))](const std::vector<Group*>& members) {
                   return outside ? timed_outside(members, outside)
                                  : make_executor(members, pointer_to(expanded));
-                }};
+                },
+                syncs_first};
           },
           "groups"_a, "sync_interval"_a, "expanded"_a = nb::none(), "outside"_a = nb::none(),
-          "groups: by index. sync_interval: rounds between two agreements that nobody has work.")
+          "syncs_first"_a = false,
+          "groups: by index. sync_interval: rounds between two agreements that nobody has work; 0: "
+          "no round runs without work, and nobody agrees. "
+          "syncs_first: they also agree behind the first round of a wave.")
       .def(
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
-             const AfdConfig& afd, bool exact, std::vector<SharedPort> ports) {
+             const AfdConfig& afd, bool exact, std::vector<SharedPort> ports, bool syncs_first) {
             new (spec) LockstepSpec{
                 std::move(groups), sync_interval,
                 [afd, exact, ports = std::move(ports)](const std::vector<Group*>& members) {
                   return afd_executor(costs_of(members), afd, exact, ports);
-                }};
+                },
+                syncs_first};
           },
           "groups"_a, "sync_interval"_a, "afd"_a, "exact"_a = false,
-          "ports"_a = std::vector<SharedPort>{},
+          "ports"_a = std::vector<SharedPort>{}, "syncs_first"_a = false,
           "groups: attention members, then FFN members. exact: every node runs in the engine. "
           "ports: those that other transfers use, too.");
   nb::class_<PlannedCollective>(m, "PlannedSpec",
@@ -361,6 +405,7 @@ std::optional<T> copied(const T* given) {
 
 void bind_simulation_config(nb::module_& m) {
   bind_batch_runner(m);
+  bind_round_runner(m);
   bind_source(m);
   bind_group_specs(m);
   bind_frontend(m);

@@ -180,7 +180,7 @@ Ps Group::latency_of(RequestId request) const {
 // A short message may overtake a long prompt, but is nothing to an engine that has not seen the
 // request.
 void Group::mark_referred(std::vector<bool>& requests) const {
-  for (std::size_t i = 0; i < num_in_flight_ + (gated_ || has_offer_ ? 1 : 0); ++i)
+  for (std::size_t i = 0; i < num_in_flight_ + num_built(); ++i)
     for (const Item& item : slots_[(oldest_ + i) % slots_.size()].batch.items)
       requests[at(item.request)] = true;
   for (const std::deque<Arrival>* queue : {&inbox_, &aborts_, &moved_})
@@ -267,7 +267,9 @@ void Group::expect(Ps now) {
 // other members. A paused one is asked when it goes on.
 void Group::wake(Ps now) {
   if (paused_) return;
-  const Ps seen = has_offer_ ? kEndOfTime : next_inbox();
+  const bool agrees = lockstep_ != nullptr && lockstep_->about_to_agree();
+  const bool waits = num_offers_ > 0 || joins_idle_ || agrees;
+  const Ps seen = waits ? kEndOfTime : next_inbox();
   const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);
 }
@@ -391,7 +393,7 @@ void Group::run_next(Ps now) {
   if (executor_ != nullptr) announce(now);
   Slot& slot = next_slot();
   launch(now);
-  if (num_in_flight_ < slots_.size()) tell_load(now);  // else it waits for the oldest batch first
+  if (num_in_flight_ < depth()) tell_load(now);  // else it waits for the oldest batch first
   if (copies_ != nullptr) slot.opened = slot.launched = std::max(now, copied(batch));
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start), now);
   const Batch* one = &batch;
@@ -473,8 +475,8 @@ void Group::note_preempting_step() {
 
 // A call without a batch ends as soon as it is the oldest; it is looked at when the queue is full.
 bool Group::has_place() {
-  if (calls_.size() == slots_.size() && !calls_.front()) calls_.pop_front();
-  return calls_.size() < slots_.size();
+  if (calls_.size() == depth() && !calls_.front()) calls_.pop_front();
+  return calls_.size() < depth();
 }
 
 void Group::note_empty_call() {
@@ -513,8 +515,9 @@ void Group::complete_at_once(const Batch& batch, Ps now) {
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
   while (has_place() && !nothing_to_build_ && scheduler_->has_requests()) {
-    Slot& slot = next_slot();
-    log_.begin_build(static_cast<std::int32_t>(output_times_.size() + num_in_flight_));
+    Slot& slot = free_slot();
+    log_.begin_build(
+        static_cast<std::int32_t>(output_times_.size() + num_in_flight_ + num_offers_));
     building_ = true;
     scheduler_->schedule(now, slot.batch);
     building_ = false;
@@ -539,11 +542,12 @@ bool Group::build_batch(Ps now) {
       note_empty_call();
       continue;
     }
-    if (num_in_flight_ > 0 && scheduler_->queues_empty_batches()) {
+    if (num_queued() > 0 && scheduler_->queues_empty_batches()) {
       note_empty_call();
+      owes_dummy_ = lockstep_ != nullptr && !idles_along();
       continue;
     }
-    nothing_to_build_ = num_in_flight_ > 0;
+    nothing_to_build_ = num_queued() > 0;
     break;
   }
   return false;
@@ -554,8 +558,10 @@ void Group::launch(Ps now) {
   slot.launched = now;
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
-  calls_.push_back(true);
-  has_offer_ = false;
+  if (slot.batch.empty()) ++num_dummies_;
+  if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_back(true);
+  if (num_offers_ > 0) --num_offers_;
+  joins_idle_ = false;
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
 }
 
@@ -599,26 +605,30 @@ void Group::note_times(const StepTimes& times, Ps now) {
 
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
 // other members to join it.
-void Group::offer(Ps now, std::int64_t round) {
-  if (full() || has_offer_) {
+void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
+  if (joins_idle_ || full() || (idles_along() ? num_offers_ > 0 : !has_place())) {
     tell_load(now);
   } else {
     drain_inbox(now);
   }
-  if (rounds_ != nullptr) rounds_->set_round(round);
   open_gate(now);
-  if (!has_offer_ && build_next(now)) {
-    has_offer_ = true;
-    gate(now);
+  const bool one_by_one = idles_along() || moves_ != nullptr;  // who waits for KV holds up others
+  const std::size_t most = one_by_one ? 1 : static_cast<std::size_t>(rounds_ahead);
+  while (!joins_idle_ && !gated_ && num_offers_ < most) {
+    if (rounds_ != nullptr) rounds_->set_round(round + static_cast<std::int64_t>(num_offers_));
+    if (!build_next(now)) break;
+    free_slot().opened = now;
+    calls_.push_back(true);
+    if (++num_offers_ == 1) gate(now);
   }
-  if (idle() && !has_offer_ && !paused_ && scheduler_->has_requests() &&
+  if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && scheduler_->has_requests() &&
       scheduler_->gauges().bound == 0)
     ++idle_with_work_;
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {
   Slot& slot = next_slot();
-  if (!has_offer_) {
+  if (num_offers_ == 0) {
     slot.batch.make_dummy();
     slot.scheduled = slot.opened = now;
   }
@@ -647,7 +657,13 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   }
   last_ = oldest_;
   oldest_ = (oldest_ + 1) % slots_.size();
-  forget_oldest_call();
+  const bool is_dummy = slot.batch.empty();
+  if (is_dummy) --num_dummies_;
+  if (!is_dummy || idles_along()) forget_oldest_call();
+  // Where vLLM's engine has found nothing to run, it runs a dummy behind the output that it waited
+  // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop).
+  if (!is_dummy && owes_dummy_) joins_idle_ = true;
+  if (!is_dummy) owes_dummy_ = false;
   --num_in_flight_;
   --num_timed_;
   nothing_to_build_ = false;

@@ -154,7 +154,7 @@ class Group final : public Entity, public StepSink {
   }
   bool paused() const { return paused_; }
   // Whether no step is in flight, nor built and waiting to begin, and clients have all tokens.
-  bool quiet() const { return idle() && !has_offer_ && !gated_ && !streams(); }
+  bool quiet() const { return idle() && num_offers_ == 0 && !gated_ && !streams(); }
   // Tokens whose KV it holds for the request.
   std::int32_t kv_tokens(RequestId request) const { return sequences_[request].num_computed; }
   // Who hears of the ends of its steps, and of its API server's answers; null: nobody.
@@ -210,25 +210,40 @@ class Group final : public Entity, public StepSink {
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
   Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
 
-  // For the lock-step group that it is a member of. `offer` builds the next batch, if a slot is
-  // free and there is work; a member without work joins a round with a dummy.
-  void join(LockstepGroup* lockstep, std::size_t place) {
+  // For the lock-step group that it is a member of. `offer` builds batches for at most so many
+  // rounds behind `round`, if there is a place for them and work; a member without work joins a
+  // round with a dummy.
+  void join(LockstepGroup* lockstep, std::size_t place, bool idles_along) {
     lockstep_ = lockstep;
     place_ = place;
+    idles_along_ = idles_along;
+    slots_.resize(2 * depth());
   }
   LockstepGroup* lockstep() const { return lockstep_; }
-  void offer(Ps now, std::int64_t round);
-  bool has_offer() const { return has_offer_ && !gated_; }
-  // Whether it has as many batches in flight as it may have.
-  bool full() const { return num_in_flight_ == slots_.size(); }
-  // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
-  bool settled() const { return (full() || has_offer()) && !load_; }
-  bool may_join_idle() const {
-    return num_in_flight_ < slots_.size() && !gated_ &&
-           (idles_along() || !scheduler_->has_requests() || num_in_flight_ == 0);
+  void offer(Ps now, std::int64_t round, std::int64_t rounds_ahead);
+  bool has_offer() const { return num_offers_ > 0 && !gated_; }
+  // Whether it has as many batches in flight as it may have, or waits for its devices to be no
+  // further behind its dummies than they may be behind batches. Dummies take no place in the queue
+  // of batches of vLLM's engine.
+  bool full() const {
+    if (idles_along()) return num_in_flight_ == depth();
+    if (num_in_flight_ - num_dummies_ == depth()) return true;
+    return num_in_flight_ >= depth() && newest_is_dummy();
   }
+  // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
+  bool settled() const { return (full() || has_offer() || joins_idle_) && !load_; }
+  bool may_join_idle() const {
+    const bool has_work = !idles_along() && scheduler_->has_requests();
+    return num_in_flight_ < depth() && !gated_ && num_offers_ == 0 &&
+           (!has_work || num_in_flight_ == num_dummies_);
+  }
+  // It joins the next round with a dummy, whatever comes before that round begins.
+  void join_idle() { joins_idle_ = true; }
+  bool joins_idle() const { return joins_idle_; }
   // Whether it takes part in every round in which others have work, and in no other.
-  bool idles_along() const { return rounds_ != nullptr && rounds_->idles_along(); }
+  bool idles_along() const {
+    return idles_along_ || (rounds_ != nullptr && rounds_->idles_along());
+  }
   const Batch& offered_or_dummy(Ps now);
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
   // later.
@@ -244,7 +259,7 @@ class Group final : public Entity, public StepSink {
   bool report_layers();
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
-    if (!moved_.empty() && !gated_ && !has_offer_) return moved_.front().seen;
+    if (!moved_.empty() && !gated_ && num_offers_ == 0) return moved_.front().seen;
     const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
     return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
   }
@@ -285,10 +300,10 @@ class Group final : public Entity, public StepSink {
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
   std::int64_t unlaunched_tokens() const {
-    if (!gated_ && !has_offer_ && !building_) return 0;
     std::int64_t tokens = 0;
-    for (const Item& item : slots_[(oldest_ + num_in_flight_) % slots_.size()].batch.items)
-      tokens += item.tokens;
+    for (std::size_t i = 0; i < num_built() + (building_ ? 1 : 0); ++i)
+      for (const Item& item : slots_[(oldest_ + num_in_flight_ + i) % slots_.size()].batch.items)
+        tokens += item.tokens;
     return tokens;
   }
   // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
@@ -366,8 +381,20 @@ class Group final : public Entity, public StepSink {
   void complete_at_once(const Batch& batch, Ps now);
   bool build_batch(Ps now);
   void report_reserved(Ps now);
+  std::size_t depth() const { return static_cast<std::size_t>(config_.depth); }
+  // Batches that take a place in the engine's queue.
+  std::size_t num_queued() const {
+    return num_in_flight_ + num_offers_ - (idles_along() ? 0 : num_dummies_);
+  }
+  // Batches that have been built and not launched.
+  std::size_t num_built() const { return gated_ ? 1 : num_offers_; }
+  bool newest_is_dummy() const {
+    return slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()].batch.empty();
+  }
   Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   const Slot& next_slot() const { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
+  // The slot of the next batch that is built.
+  Slot& free_slot() { return slots_[(oldest_ + num_in_flight_ + num_offers_) % slots_.size()]; }
   void drop_aborted(Ps now);
   // The request has left its scheduler without an answer.
   void note_left(RequestId request, Ps now);
@@ -404,7 +431,7 @@ class Group final : public Entity, public StepSink {
   StepEnds* step_ends_ = nullptr;
   bool paused_ = false;
   std::vector<Reserved> reserved_;  // scratch
-  std::vector<Slot> slots_;         // ring of `depth` slots, reused
+  std::vector<Slot> slots_;         // ring of `depth` slots, reused; of a member twice as many
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
   // The engine's queue of batches, oldest first: whether the call gave one. Calls that give none
   // take a place, too (vLLM: EngineCore.step_with_batch_queue).
@@ -412,8 +439,12 @@ class Group final : public Entity, public StepSink {
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
-  std::size_t place_ = 0;  // among its members
-  bool has_offer_ = false;
+  std::size_t place_ = 0;        // among its members
+  bool idles_along_ = false;     // as its lock-step group says
+  std::size_t num_offers_ = 0;   // batches that wait for the other members' rounds
+  std::size_t num_dummies_ = 0;  // in flight
+  bool joins_idle_ = false;
+  bool owes_dummy_ = false;  // its engine found nothing to run, and waits for its oldest batch
   bool building_ = false;
   GroupMoves* moves_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers

@@ -6,17 +6,21 @@
 namespace llmsim {
 
 LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
-                             std::int32_t sync_interval)
+                             std::int32_t sync_interval, bool syncs_first)
     : members_(std::move(members)),
       executor_(std::move(executor)),
       sync_interval_(sync_interval),
+      syncs_first_(syncs_first),
       batches_(members_.size()),
       stirred_(members_.size(), true) {
-  if (sync_interval < 1)
-    throw std::invalid_argument("the sync interval of a lockstep must be at least 1");
+  if (sync_interval < 0)
+    throw std::invalid_argument("the sync interval of a lockstep must be at least 0");
   for (const Group* member : members_)
     if (member->config().depth != members_[0]->config().depth)
       throw std::invalid_argument("members of a lockstep must have equally many batches in flight");
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    members_[m]->join(this, m, /*idles_along=*/sync_interval == 0);
+  idle_along_ = std::ranges::any_of(members_, &Group::idles_along);
 }
 
 void LockstepGroup::pump(Ps now) {
@@ -30,12 +34,29 @@ bool LockstepGroup::waits_for_nothing() const {
       members_, [](const Group* member) { return member->scheduler().gauges().bound == 0; });
 }
 
-// Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
-// dummies.
-bool LockstepGroup::rests(bool work, bool unfinished) const {
-  if (work) return false;
-  if (idle_along()) return true;
-  return !unfinished && (rounds_ == 0 || rounds_ % sync_interval_ == 0);
+bool LockstepGroup::some_have_requests() const {
+  return std::ranges::any_of(members_, [](const Group* member) {
+    return member->scheduler().has_requests() && !member->paused();
+  });
+}
+
+// vLLM's DPEngineCoreProc._has_global_unfinished_reqs: each says whether it has requests when it
+// has called for its batch or dummy and, with its queue of batches full, has the oldest output.
+// With a queue, what it has just called for is then not known to have ended.
+bool LockstepGroup::agree() {
+  if (!about_to_agree()) return true;
+  if (std::ranges::any_of(members_, &Group::full)) return false;
+  agreed_ = true;
+  if (members_[0]->config().depth == 1) work_left_ = some_have_requests();
+  if (!work_left_) rounds_ = 0;
+  stirred_.assign(members_.size(), true);
+  num_full_ = 0;
+  return true;
+}
+
+std::int64_t LockstepGroup::rounds_ahead() const {
+  if (idle_along_ || (rounds_ == 0 && syncs_first_)) return 1;
+  return sync_interval_ - rounds_ % sync_interval_;
 }
 
 void LockstepGroup::stir(std::size_t member) {
@@ -47,11 +68,14 @@ void LockstepGroup::stir(std::size_t member) {
 // In a large group most members wait for a few: who waits is not asked again.
 bool LockstepGroup::gather(Ps now) {
   bool all_there = true;
+  const std::int64_t ahead = rounds_ahead();
   for (std::size_t m = 0; m < members_.size(); ++m) {
     if (!stirred_[m]) continue;
     Group& member = *members_[m];
-    member.offer(now, rounds_);
-    all_there &= member.has_offer() || member.may_join_idle();
+    member.offer(now, rounds_, ahead);
+    if (rounds_ > 0 && !idle_along_ && !member.has_offer() && member.may_join_idle())
+      member.join_idle();
+    all_there &= member.has_offer() || member.joins_idle() || member.may_join_idle();
     if (!member.settled()) continue;
     stirred_[m] = false;
     if (member.full()) ++num_full_;
@@ -60,16 +84,16 @@ bool LockstepGroup::gather(Ps now) {
 }
 
 bool LockstepGroup::try_round(Ps now) {
-  if (!gather(now)) return false;
-  bool work = false, unfinished = false;
-  for (const Group* member : members_) {
-    work |= member->has_offer();
-    unfinished |= member->scheduler().has_requests() && !member->paused();
-  }
-  if (rests(work, unfinished)) {
-    if (!idle_along() || std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
+  if (!agree() || !gather(now)) return false;
+  const bool work = std::ranges::any_of(members_, &Group::has_offer);
+  const bool unfinished = some_have_requests();
+  if (!work && idle_along_) {
+    if (std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
     return false;
   }
+  // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
+  // dummies.
+  if (!work && !unfinished && rounds_ == 0) return false;
   idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;
   if (idle_rounds_ > kMostIdleRounds) return false;
   for (std::size_t m = 0; m < members_.size(); ++m)
@@ -77,7 +101,10 @@ bool LockstepGroup::try_round(Ps now) {
   for (Group* member : members_) member->announce(now);
   for (Group* member : members_) member->launch(now);
   stirred_.assign(members_.size(), true);
+  num_full_ = 0;
   ++rounds_;
+  agreed_ = false;
+  work_left_ = work || unfinished;
   executor_->begin(batches_, {now, now}, *this);
   return true;
 }

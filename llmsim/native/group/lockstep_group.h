@@ -13,19 +13,23 @@
 namespace llmsim {
 
 // vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered
-// theirs, and a member without work joins with a dummy of one token. When nobody has work the
-// rounds go on until the ranks agree that the wave has ended, which they do in every
-// `sync_interval`-th round of it. SGLang's ranks agree on that in front of every round, so that
-// none runs without work.
+// theirs, and a member without work joins with a dummy of one token, which it calls for as soon as
+// it has found nothing to run. When nobody has work the rounds go on until the ranks agree that the
+// wave has ended, which they do in every `sync_interval`-th round of it, and in releases that sync
+// first also in the first one. SGLang's ranks agree on that in front of every round, so that none
+// runs without work.
 class LockstepGroup final : private StepSink {
  public:
+  // Interval 0: members take part in a round only where some have work, and never agree. They join.
   LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
-                std::int32_t sync_interval);
+                std::int32_t sync_interval, bool syncs_first);
   // Builds what members can build, and starts the rounds for which all are there.
   void pump(Ps now);
   // The member has completed a batch, or is to hear of something: it is asked again for its offer.
   void stir(std::size_t member);
   std::span<Group* const> members() const { return members_; }
+  // Whether members wait for each other to agree whether the wave has ended.
+  bool about_to_agree() const { return !idle_along_ && !agreed_ && syncs(rounds_); }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   bool report_layers() { return executor_->report_layers(); }
@@ -46,14 +50,25 @@ class LockstepGroup final : private StepSink {
   // Asks for offers; whether all are there.
   bool gather(Ps now);
   bool try_round(Ps now);
-  // Whether no round begins, for lack of work; `unfinished`: some members hold requests.
-  bool rests(bool work, bool unfinished) const;
+  // Whether the members agree behind this round of a wave.
+  bool syncs(std::int64_t round) const {
+    return round > 0 && ((syncs_first_ && round == 1) || round % sync_interval_ == 0);
+  }
+  // False: they are about to agree, and some have still to end what they do in this round. With
+  // nobody's work left the wave ends.
+  bool agree();
+  // For how many rounds behind this one a member may build batches: up to the next agreement.
+  std::int64_t rounds_ahead() const;
+  bool some_have_requests() const;
   bool waits_for_nothing() const;
-  bool idle_along() const { return std::ranges::any_of(members_, &Group::idles_along); }
 
   std::vector<Group*> members_;
   std::unique_ptr<StepExecutor> executor_;
   std::int32_t sync_interval_;
+  bool syncs_first_;
+  bool idle_along_ = false;  // its members take part in every round in which others have work
+  bool agreed_ = false;      // behind this round
+  bool work_left_ = false;   // as the members say who agree
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs
   std::int64_t idle_rounds_ =
       0;  // in a row in which nobody ran a request although some wait, and for no KV

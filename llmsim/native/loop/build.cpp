@@ -107,10 +107,8 @@ void Simulation::build_lockstep(const LockstepSpec& spec) {
   std::vector<Group*> members;
   for (const std::size_t index : spec.groups) members.push_back(groups_[index].get());
   std::unique_ptr<StepExecutor> executor = spec.make_executor(members);
-  auto lockstep =
-      std::make_unique<LockstepGroup>(std::move(members), std::move(executor), spec.sync_interval);
-  for (std::size_t m = 0; m < lockstep->members().size(); ++m)
-    lockstep->members()[m]->join(lockstep.get(), m);
+  auto lockstep = std::make_unique<LockstepGroup>(std::move(members), std::move(executor),
+                                                  spec.sync_interval, spec.syncs_first);
   lockstep_groups_.push_back(std::move(lockstep));
 }
 

@@ -26,8 +26,10 @@ struct GroupSpec {
 // Groups that run in lock-step, by index.
 struct LockstepSpec {
   std::vector<std::size_t> groups;
-  std::int32_t sync_interval = 1;  // rounds between two agreements that a wave has ended
+  // Rounds between two agreements that a wave has ended; 0: no round runs without work.
+  std::int32_t sync_interval = 1;
   std::function<std::unique_ptr<StepExecutor>(const std::vector<Group*>&)> make_executor;
+  bool syncs_first = false;  // and one behind the first round of a wave
 };
 
 // The members of a lock-step group, or one group whose stages overlap, send over links of the

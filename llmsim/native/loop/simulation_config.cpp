@@ -93,8 +93,8 @@ void check_lockstep(const SimulationConfig& config) {
     const LockstepSpec& lockstep = config.lockstep[i];
     const std::string field = entry("lockstep", i);
     check_members(field + ".groups", lockstep.groups, config.groups.size());
-    if (lockstep.sync_interval < 1)
-      refuse(field + ".sync_interval", "at least one round is needed");
+    if (lockstep.sync_interval < 0)
+      refuse(field + ".sync_interval", "rounds are needed, or none where nobody agrees");
     for (const std::size_t member : lockstep.groups) {
       if (taken[member])
         refuse(field + ".groups",

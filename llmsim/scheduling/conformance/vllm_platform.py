@@ -29,12 +29,18 @@ MODEL = {
 """A dense decoder; the scheduler sees nothing of it but its longest context."""
 
 
-def write_model(folder: Path, longest: int = 0, vocabulary: int = 0) -> str:
+MIXTURE = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+"""What makes it a mixture of experts, whose data-parallel ranks vLLM runs in lock-step."""
+
+
+def write_model(folder: Path, longest: int = 0, vocabulary: int = 0, experts: int = 0) -> str:
     """A config.json that vLLM accepts as a model of at least so many tokens; returns the folder's
-    path. `vocabulary`: its number of token ids; 0: Llama's.
+    path. `vocabulary`: its number of token ids; 0: Llama's. `experts`: of each layer; 0: dense.
     """
+    mixture = MIXTURE | {"num_local_experts": experts, "num_experts_per_tok": 1} if experts else {}
     model = {
         **MODEL,
+        **mixture,
         "max_position_embeddings": max(int(str(MODEL["max_position_embeddings"])), longest),
         "vocab_size": vocabulary or MODEL["vocab_size"],
     }

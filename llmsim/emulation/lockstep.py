@@ -1,0 +1,105 @@
+"""The simulated devices of data-parallel ranks in lock-step: a round is a batch of each rank."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmsim import _native
+from llmsim.emulation.devices import Batch, Model, Schedule, answered
+from llmsim.lowering import LoweredGroup
+
+
+@dataclass
+class _Offered:
+    """A batch that waits for those of the other ranks."""
+
+    formed_ps: int
+    batch: Batch
+
+
+@dataclass
+class _Member:
+    """What is known of one rank."""
+
+    offered: deque[_Offered] = field(default_factory=deque)
+    ends_ps: list[int] = field(default_factory=list)
+    """Of its steps and dummies, as far as their rounds have begun."""
+    schedule: Schedule = field(default_factory=Schedule)
+
+
+class Rounds:
+    """Begins a round as soon as every rank has offered a batch for it, a dummy if it has none."""
+
+    def __init__(
+        self, groups: Sequence[LoweredGroup], expanded: "_native.ExpandedConfig | None"
+    ) -> None:
+        configs, programs = [one.native for one in groups], [one.program for one in groups]
+        self._runner = _native.RoundRunner(configs, programs, expanded)
+        self._members = [_Member() for _ in groups]
+
+    def offer(self, member: int, batch: Batch, now_ps: int) -> int:
+        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy."""
+        one = self._members[member]
+        one.offered.append(_Offered(now_ps, batch))
+        number = len(one.ends_ps) + len(one.offered) - 1
+        while all(each.offered for each in self._members):
+            self._begin(now_ps)
+        return number
+
+    def end_ps(self, member: int, number: int) -> int | None:
+        """When that step of the rank ends; None: its round has not begun."""
+        ends_ps = self._members[member].ends_ps
+        return ends_ps[number] if number < len(ends_ps) else None
+
+    def schedule(self, member: int) -> Schedule:
+        """The batches of the rank, without dummies."""
+        return self._members[member].schedule
+
+    def _begin(self, now_ps: int) -> None:
+        offered = [one.offered.popleft() for one in self._members]
+        items = [[(tokens, before) for _, tokens, before in one.batch] for one in offered]
+        times = self._runner.run(items, now_ps)
+        for member, one, (_, end_ps) in zip(self._members, offered, times, strict=True):
+            member.ends_ps.append(end_ps)
+            if one.batch:
+                member.schedule.add(one.formed_ps, end_ps, one.batch)
+
+
+class RankDevices:
+    """The devices of one rank."""
+
+    def __init__(self, group: LoweredGroup, model: Model, rounds: Rounds, member: int) -> None:
+        self._depth = group.native.depth
+        self._model, self._rounds, self._member = model, rounds, member
+
+    @property
+    def schedule(self) -> Schedule:
+        """The rank's batches."""
+        return self._rounds.schedule(self._member)
+
+    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
+        """The number of the next step, and the tokens of each item (`Channel.step`)."""
+        batch, tokens = answered(self._model, items)
+        return self._rounds.offer(self._member, batch, now_ps), tokens
+
+    def dummy(self, now_ps: int) -> int:
+        """Joins a round without work; the number of the dummy (`goes_on_ps`)."""
+        return self._rounds.offer(self._member, [], now_ps)
+
+    def goes_on_ps(self, number: int) -> int | None:
+        """When the rank goes on behind that dummy: all ranks have joined its round, and it is no
+        further ahead of its devices than it may be with batches. None: some have still to join; 0:
+        at once.
+        """
+        if self.end_ps(number) is None:
+            return None
+        before = number - self._depth + 1
+        return 0 if before < 0 else self.end_ps(before)
+
+    def end_ps(self, number: int) -> int | None:
+        """When that step ends; None: other ranks have still to join its round."""
+        return self._rounds.end_ps(self._member, number)
+
+    def empty_step(self) -> None:
+        """The engine has called its workers without a batch; the devices do not hear of it."""

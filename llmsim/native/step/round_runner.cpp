@@ -1,0 +1,26 @@
+#include "step/round_runner.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace llmsim {
+
+RoundRunner::RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& make_executor)
+    : costs_(std::move(costs)), times_(costs_.size()) {
+  std::vector<GroupCosts*> members;
+  for (GroupCosts& one : costs_) members.push_back(&one);
+  executor_ = make_executor(std::move(members));
+}
+
+std::span<const StepTimes> RoundRunner::run(std::span<const Batch> batches, Ps now) {
+  if (batches.size() != costs_.size())
+    throw std::invalid_argument("a round has a batch of each of its " +
+                                std::to_string(costs_.size()) + " members, and not " +
+                                std::to_string(batches.size()));
+  std::vector<const Batch*> members;
+  for (const Batch& batch : batches) members.push_back(&batch);
+  executor_->begin(members, {now, now}, *this);
+  return times_;
+}
+
+}  // namespace llmsim

@@ -1,0 +1,178 @@
+"""Data-parallel ranks in lock-step: when rounds begin, when ranks go on, what they agree on."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulation.test_emulation import of_cluster
+
+from llmsim.config.errors import NotYetError
+from llmsim.emulation.emulate import _checked_ranks
+from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.clock import ClockPage
+from llmsim.emulation.keeper import Keeper
+from llmsim.emulation.lockstep import RankDevices, Rounds
+from llmsim.emulation.servers import EngineServer, engine_stages
+from llmsim.emulation.timekeeper import Timekeeper
+
+CLUSTER = "single_node_moe_dp_ep_instance.json"
+IN_TURN = ["--request-routing-policy", "RR", "--cost-source", "roofline"]
+
+
+class Answers:
+    """A model that gives one token in each step."""
+
+    def starts(self, row: int, computed: int) -> None:
+        pass
+
+    def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
+        return [7]
+
+
+def two_ranks(*options: str) -> tuple[EngineServer, list[RankDevices]]:
+    (stage,) = engine_stages(of_cluster(CLUSTER, *IN_TURN, *options))
+    (server,) = stage.servers
+    assert server.lockstep is not None
+    rounds = Rounds(server.groups, server.lockstep.expanded)
+    ranks = [RankDevices(one, Answers(), rounds, m) for m, one in enumerate(server.groups)]
+    return server, ranks
+
+
+def items(row: int, tokens: int, before: int) -> list[list[Any]]:
+    return [[f"cmpl-{row:09d}-0-aa", tokens, before, 0, before == 0]]
+
+
+def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
+    _, (first, second) = two_ranks()
+    assert first.step(items(0, 100, 0), 5) == (0, [[7]])
+    assert first.end_ps(0) is None
+    assert second.dummy(9) == 0
+    end_ps = first.end_ps(0)
+    assert end_ps is not None and end_ps > 9
+    assert first.schedule.formed_ps == [5] and first.schedule.items == [[(0, 100, 0)]]
+    assert first.schedule.end_ps == [end_ps]
+    assert second.schedule.items == []
+
+
+def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
+    """A dummy waits for the experts of the other rank's batch."""
+    ends = []
+    for tokens in (1, 4000):
+        _, (first, second) = two_ranks()
+        first.step(items(0, tokens, 0), 0)
+        ends.append(second.end_ps(second.dummy(0)) or 0)
+    assert ends[1] > 2 * ends[0] > 0
+
+
+def test_a_rank_is_as_far_ahead_with_dummies_as_with_batches() -> None:
+    """With two batches in flight, the second dummy waits for the end of the first; with one, each
+    for its own.
+    """
+    _, (first, second) = two_ranks()
+    for rank in (first, second):
+        assert rank.dummy(0) == 0
+    assert first.goes_on_ps(0) == 0
+    first.dummy(0)
+    assert first.goes_on_ps(1) is None  # the other has still to join
+    second.dummy(0)
+    assert first.goes_on_ps(1) == first.end_ps(0)
+    _, (first, second) = two_ranks("--no-async-scheduling")
+    for rank in (first, second):
+        rank.dummy(0)
+    assert first.goes_on_ps(0) == first.end_ps(0) > 0  # type: ignore[operator]
+
+
+def run_ranks(keeper: Keeper, said: list[tuple[bool, bool]]) -> tuple[list[Any], list[int]]:
+    """Both run a dummy and agree, each in a thread; what they agreed on, and when."""
+    clock = ClockPage(str(keeper.clock_path))
+    agreed: list[Any] = [None, None]
+    times = [0, 0]
+
+    def run(rank: int, channel: Channel) -> None:
+        for _ in range(3):
+            channel.settle()
+            channel.dummy()
+        unfinished, pauses = said[rank]
+        agreed[rank] = channel.agree(unfinished=unfinished, pauses=pauses)
+        times[rank] = clock.now_ps()
+
+    channels = [Channel(str(keeper.socket_path), rank) for rank in (0, 1)]
+    threads = [threading.Thread(target=run, args=one, daemon=True) for one in enumerate(channels)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(30)
+    for channel in channels:
+        channel.close()
+    return agreed, times
+
+
+async def agreed_by(
+    folder: Path, said: list[tuple[bool, bool]]
+) -> tuple[list[Any], list[int], list[int]]:
+    _, ranks = two_ranks()
+    keeper = Keeper(folder, ranks, lockstep=True)
+    listener = await keeper.listen()
+    waits = asyncio.create_task(keeper.clients_wait(None))
+    agreed, times = await asyncio.wait_for(asyncio.to_thread(run_ranks, keeper, said), 60)
+    waits.cancel()
+    keeper.close()
+    listener.close()
+    return agreed, times, [rank.end_ps(1) or 0 for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("said", "agreed"),
+    [
+        ([(False, False), (False, False)], (False, False)),
+        ([(True, False), (False, False)], (True, False)),
+        ([(False, True), (False, False)], (True, False)),
+        ([(False, True), (False, True)], (False, True)),
+    ],
+)
+def test_ranks_agree_in_virtual_time(
+    said: list[tuple[bool, bool]], agreed: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """The third dummy goes on when the second has ended; both hear the same at one time."""
+    told, times, ends = asyncio.run(agreed_by(tmp_path, said))
+    assert told == [agreed, agreed]
+    assert times == [max(ends)] * 2 and max(ends) > 0
+
+
+@pytest.mark.parametrize("under_way", [2, -1])
+def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
+    """A rank may say that it is woken before the coordinator says that it has woken it."""
+    time = Timekeeper()
+    rank = time.join("a rank")
+    time.waits(rank, 10)
+    time.waves_under_way = under_way
+    assert time.woken() == []
+    time.waves_under_way = 0
+    assert time.woken() == [rank] and time.now_ps == 10
+
+
+def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
+    server, _ = two_ranks("--engine-profile", "vllm-0.33")
+    assert _checked_ranks("0.33.0", server) == ["--dp-sync-interval", "16"]
+    with pytest.raises(NotYetError, match=r"vLLM 0\.24\.0 chooses among data-parallel engines"):
+        _checked_ranks("0.24.0", server)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (CLUSTER, [], "--request-routing-policy LOAD: in front of several instances"),
+        (CLUSTER, ["--request-routing-policy", "VLLM_DP"], "--request-routing-policy VLLM_DP"),
+        ("h100_gpt_oss_120b_afd.json", [], "an instance that gets no requests"),
+    ],
+)
+def test_what_no_ranks_stand_for_is_refused(name: str, options: list[str], said: str) -> None:
+    with pytest.raises(NotYetError, match=said):
+        engine_stages(of_cluster(name, "--cost-source", "roofline", *options))
+
+
+def test_the_ranks_of_a_mixture_are_one_server() -> None:
+    server, _ = two_ranks()
+    assert [one.info.index for one in server.groups] == [0, 1]
