@@ -500,8 +500,8 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   if (sequence.blocks.empty()) return;
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     Blocks& blocks = blocks_of(request, sequence, i);
-    for (auto block = blocks.rbegin(); block != blocks.rend(); ++block)
-      if (*block != 0) pool.release(*block);
+    std::erase(blocks, 0);
+    pool.release(std::span<const BlockId>(blocks));
     Blocks().swap(blocks);
   }
   others_.erase(request);

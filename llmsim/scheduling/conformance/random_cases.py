@@ -168,8 +168,11 @@ def _later_options(rng: np.random.Generator, config: dict[str, Any], requests: l
     """Options of 0.33, drawn by themselves so that each seed's other options stay."""
     if config.get("speculative", {}).get("method") == "eagle" and rng.random() < 0.4:
         modules = int(rng.integers(2, 5))
+        # vLLM wants a block of a cached prefix to hold what the modules read ahead.
+        drafts = config["speculative"]["num_speculative_tokens"]
+        holds = not config["enable_prefix_caching"] or config["block_size"] >= drafts
         # Steps that take less of a prompt than the modules read never end it, in vLLM either.
-        if config.get("long_prefill_token_threshold", modules) >= modules:
+        if holds and config.get("long_prefill_token_threshold", modules) >= modules:
             config["speculative"]["num_nextn_predict_layers"] = modules
     if "long_prefill_token_threshold" in config:
         # A cached prompt takes a whole verification; cut by the threshold, vLLM 0.33 asserts.
