@@ -40,6 +40,10 @@ def of_experts(found: CostRequest) -> tuple[str, np.ndarray]:
         ("nvidia/DeepSeek-R1-0528-FP4-v2", "B200", "moe nvfp4"),
         ("openai/gpt-oss-120b", "B200", "moe w4a16_mxfp4"),
         ("openai/gpt-oss-120b", "H100", "moe w4a16_mxfp4"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "B200", "moe w4a8_mxfp4_mxfp8"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "B300", "moe w4a8_mxfp4_mxfp8"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "H200", "moe w4a16_mxfp4"),
+        ("moonshotai/Kimi-K3", "B200", "moe w4a16_mxfp4"),
         (DEEPSEEK, "H200", "moe fp8_block"),
     ],
 )
@@ -47,6 +51,12 @@ def test_experts_of_four_bits_have_the_rows_of_their_format(
     name: str, hardware: str, table: str
 ) -> None:
     assert table in of_experts(asked(name, hardware, tp=8))[0]
+
+
+def test_sglang_narrows_the_inputs_of_mxfp4_experts() -> None:
+    sglang = EngineVersions(framework="sglang")
+    found = of_experts(asked("openai/gpt-oss-120b", "B200", tp=8, engine=sglang))
+    assert "sglang 0.5.14 moe w4a8_mxfp4_mxfp8" in found[0]
 
 
 def test_nvfp4_stores_a_scale_for_sixteen_elements() -> None:

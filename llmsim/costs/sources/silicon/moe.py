@@ -54,13 +54,22 @@ DISTRIBUTIONS = {
 """Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts
 unevenly.
 """
+MXFP4 = "mxfp4"
+"""Experts with a scale for 32 elements of 4 bits, of which the tables have two names."""
+MXFP4_INPUTS = {
+    "vllm": ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"),
+    "sglang": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
+}
+"""Inputs of 16 bits, or of 8: on Blackwell SGLang narrows them by default, vLLM those of
+DeepSeek-V4 alone. Where an engine has both, this order decides between equally near shapes.
+"""
 MOE_DTYPES = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
     "fp8": ("fp8_block", "fp8"),
     "int8": (),
     "fp32": (),
-    "fp4": ("w4a16_mxfp4", "nvfp4"),
+    "fp4": (MXFP4, "nvfp4"),
     "int4": ("int4_wo",),
 }
 """A type of weights -> the tables' names of it; with blocks of scales the first is the likeliest,
@@ -107,19 +116,45 @@ def moe_curve(
     by token count.
     """
     wanted = wanted_shape(op, request)
-    for dtype in _dtypes_in_order(op, request):
+    for name in _dtypes_in_order(op, request):
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
+            dtype = _nearest_inputs(rows, wanted, request) if name == MXFP4 else name
             keep = rows["moe_dtype"] == dtype
             if _finds_scales(op, request) and "kernel_source" in rows:
                 keep &= _without_fixed_scales(rows)
             if bool(keep.any()):
-                rows = {name: column[keep] for name, column in rows.items()}
-                rows = _by_routing(rows, _measured_routing(op, request))
+                rows = _by_routing(_kept(rows, keep), _measured_routing(op, request))
                 rows = _of_all_experts(rows, element_bytes, peak_rates)
                 label = f"{table.label} {dtype}"
                 return _from_rows(rows, wanted, op, request, peak_rates, element_bytes, last, label)
     return None
+
+
+def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> str:
+    """The table's name of MXFP4 experts with the inputs of the nearest measured shape."""
+
+    def distance(name: str) -> float:
+        shapes = _shapes(_kept(rows, rows["moe_dtype"] == name))
+        return min((_distance(shape, wanted) for shape in shapes), default=np.inf)
+
+    return min(MXFP4_INPUTS[request.engine.framework], key=distance)
+
+
+def _kept(rows: Columns, keep: NDArray[np.bool_]) -> Columns:
+    return {name: column[keep] for name, column in rows.items()}
+
+
+def _sizes(rows: Columns) -> NDArray[np.int64]:
+    """The shape of each row, as the tables name it."""
+    return np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+
+
+def _shapes(rows: Columns) -> list[MoeShape]:
+    """The shapes that rows were measured with, each once."""
+    sizes = _sizes(rows)
+    distinct = distinct_rows(sizes)[0] if len(sizes) else sizes
+    return [_measured(*(int(value) for value in row)) for row in distinct]
 
 
 def _finds_scales(op: Moe, request: CostRequest) -> bool:
@@ -161,14 +196,12 @@ def _measured_routing(op: Moe, request: CostRequest) -> str:
 
 def _by_routing(rows: Columns, routing: str) -> Columns:
     """The rows of the nearest distribution that each shape was measured with."""
-    shapes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
-    _, owner = distinct_rows(shapes)
+    _, owner = distinct_rows(_sizes(rows))
     order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
     rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
     best = np.full(owner.max(initial=0) + 1, len(order))
     np.minimum.at(best, owner, rank)
-    keep = rank == best[owner]
-    return {name: column[keep] for name, column in rows.items()}
+    return _kept(rows, rank == best[owner])
 
 
 def _of_all_experts(rows: Columns, element_bytes: float, peak_rates: PeakRates) -> Columns:
@@ -176,7 +209,7 @@ def _of_all_experts(rows: Columns, element_bytes: float, peak_rates: PeakRates) 
     are no others.
     """
     keep = touches_all(rows, element_bytes, peak_rates.memory_bandwidth_bytes_per_s)
-    return {name: column[keep] for name, column in rows.items()} if bool(keep.any()) else rows
+    return _kept(rows, keep) if bool(keep.any()) else rows
 
 
 def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDArray[np.bool_]:
@@ -187,7 +220,7 @@ def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDAr
     groups of experts: 128 of 256 are touched, and the first four by every token, so ranks with a
     share of the experts have other loads than real ones, too. vLLM 0.19 did not.
     """
-    sizes = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
+    sizes = _sizes(rows)
     hidden, inter, _, experts, tp, ep = sizes.T
     matrices = np.array([_measured(*(int(size) for size in row)).matrices for row in sizes])
     weight_bytes = matrices * hidden * inter * experts / (tp * ep) * element_bytes
@@ -229,9 +262,8 @@ def _from_rows(
     last: int,
     label: str,
 ) -> Curve:
-    table = np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
-    shapes = [_measured(*(int(value) for value in row)) for row in distinct_rows(table)[0]]
-    shape = min(shapes, key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
+    table = _sizes(rows)
+    shape = min(_shapes(rows), key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
     keep = np.all(
         table
         == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]),
