@@ -45,6 +45,7 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "disaggregation_mode": {None, "prefill", "decode", "pair"},
         "disaggregation_decode_enable_radix_cache": {False, True},
         "dp_size": {1, 2, 3},
+        "scheduler_recv_interval": {1, 2, 5, 30},
     }.items():
         assert {case["config"][option] for case in cases} == values
     hosted = [case["config"] for case in cases if case["config"]["enable_hierarchical_cache"]]

@@ -59,6 +59,7 @@ class _Config(msgspec.Struct):
     disaggregation_decode_enable_radix_cache: bool = False
     prefill_server: _PrefillServer = msgspec.field(default_factory=_PrefillServer)
     dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    scheduler_recv_interval: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     enable_hierarchical_cache: bool = False
     hicache_ratio: Annotated[float, Meta(gt=0, le=1 << 10)] = 2.0
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = (
