@@ -61,8 +61,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         more = tuple(options.more.split())
         rows = point_rows(points, options.data, Path(scratch), more, options.profile)
-        own = least_share(rows)
-        parts = [INTRODUCTION, points_markdown(rows), INTERVALS.format(least_share=own)]
+        own_percent = f"{100 * least_share(rows):.0f}"
+        explained = INTERVALS.format(least_share=own_percent)
+        parts = [INTRODUCTION, points_markdown(rows), explained]
         found = intervals(rows)
         parts.append(intervals_markdown(found))
         if options.error_bars is not None:

@@ -22,7 +22,7 @@ points against the interval that the other systems give. The target is 85 to 95 
 all three are wider. A run like these systems shows them beside its means, `--json` has them as
 `system_error`, and `evaluation/measured.sh --error-bars llmsim/presets/error_bars.json` renews them.
 
-A run is like these systems if at least {least_share:.0%} of its times come from tables of its own device (the least share among them), and if it has no
+A run is like these systems if at least {least_share} % of its times come from tables of its own device (the least share among them), and if it has no
 feature that none of them has: pipeline stages, context parallelism, attention and FFN apart, KV tiers, offloading,
 speculative decoding, a fitted constant. Other runs have no interval, and `without_system_error` says why.
 """  # noqa: E501
