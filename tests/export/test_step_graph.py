@@ -202,11 +202,13 @@ def domain_graph(
 
 
 @pytest.mark.parametrize("experts", ["BALANCED", "ZIPF:s=1.2"])
-@pytest.mark.parametrize("name", DOMAINS)
+@pytest.mark.parametrize("name", [name for name in DOMAINS if name != "dp2_pp2"])
 def test_the_graph_of_a_domain_lasts_as_long_as_its_steps(
     tmp_path: Path, name: str, experts: str
 ) -> None:
-    """Of every member, with its waiting for the others."""
+    """Of every member, with its waiting for the others. Ranks with stages have dummies in flight
+    beside each step, for which its second stage waits.
+    """
     deployment, workload, options = domain(tmp_path, name, experts)
     results = simulate(deployment, workload, options)
     steps = {column: np.asarray(values) for column, values in results.steps.items()}

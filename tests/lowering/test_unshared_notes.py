@@ -1,5 +1,6 @@
 """Exchanges of rows beside KV on the same links: which are slowed, and which a run says are not."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ BACKENDS = (
     "deepep_high_throughput",
     "deepep_low_latency",
 )
+EARLY = 8
+"""Requests that decode all the while, two on each rank."""
+SLOW = 0.2
+"""GB/s of a port on which KV is under way for many steps."""
 
 
 def split(folder: Path, members: int = 2, nodes: int = 1, **keys: Any) -> dict[str, Any]:
@@ -77,27 +82,33 @@ def test_kv_slows_exchanges_on_its_ports(
     """With a slow port between instances: the same tokens, later. What takes its own times does not
     notice.
     """
-    document = split(tmp_path, all2all_backend=backend, links=[50, 2], tp_size=tp)
-    with_flows, apart = beside_and_apart(document, monkeypatch)
+    document = split(tmp_path, all2all_backend=backend, links=[50, SLOW], tp_size=tp)
+    with_flows, apart = beside_and_apart(tmp_path, document, monkeypatch)
     assert with_flows > apart
 
 
 def beside_and_apart(
-    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> tuple[float, float]:
-    """Mean times from a request's first token to its last where exchanges are flows beside KV, and
-    where they take their own times.
+    folder: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int]:
+    """When the answers end that are under way while KV of late prompts moves, summed, where
+    exchanges are flows beside KV, and where they take their own times.
+
+    The late prompts end in another order than they came, so that KV goes to every decode rank.
     """
-    means = []
+    early = [{"input_toks": 100, "output_toks": 150, "arrival_time_ns": 0}] * EARLY
+    late = [
+        {"input_toks": tokens, "output_toks": 2, "arrival_time_ns": 60_000_000}
+        for tokens in (2000, 500, 1000) * 3
+    ]
+    trace = folder / "trace.jsonl"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in (*early, *late)))
+    sums = []
     for _ in range(2):
-        results = run(
-            document, trace="synthetic:n=40,rate=20,input=lognormal:400,output=lognormal:12,seed=5"
-        )
+        results = run(document, trace=str(trace))
         assert set(results.invariants.values()) == {"ok"}
-        requests = results.requests
-        means.append(float((requests.finish_ps - requests.first_token_ps).mean()))
+        sums.append(int(results.requests.finish_ps[:EARLY].sum()))
         monkeypatch.setattr(flows, "stand_ins", nothing_stands_for_it)
-    return means[0], means[1]
+    return sums[0], sums[1]
 
 
 def nothing_stands_for_it(*_: object, **__: object) -> flows.StandIns:
@@ -117,9 +128,9 @@ def test_kv_slows_exchanges_over_nodes_on_either_port(
         members=2,
         nodes=2,
         all2all_backend=backend,
-        links=[50, 2, 50] if slow == "near" else [50, 50, 2],
+        links=[50, SLOW, 50] if slow == "near" else [50, 50, SLOW],
     )
-    with_flows, apart = beside_and_apart(document, monkeypatch)
+    with_flows, apart = beside_and_apart(tmp_path, document, monkeypatch)
     assert with_flows > apart
 
 
