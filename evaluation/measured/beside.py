@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from measured.commands import COMMANDS, REQUESTS_PER_SEAT, SHORTEST_SHARE
 from measured.points import Point
 
 GPUSTACK = "gpustack performance lab, docs/performance-lab/{}.md"
@@ -23,7 +24,7 @@ PLAIN = Point(
 
 def beside_points() -> list[Point]:
     """Every one of them; lengths, loads and means as published."""
-    return [*_sources(), *_a100(), *_others()]
+    return [*_sources(), *_a100(), *_others(), *_kimi()]
 
 
 def _sources() -> list[Point]:
@@ -85,6 +86,23 @@ def _others() -> list[Point]:
     return found + [
         _run(*row[:3], "H200", *row[3:], devices=8, layout=EXPERTS_CUT) for row in eight
     ]
+
+
+def _kimi() -> list[Point]:
+    """Data-parallel ranks on Blackwell at other loads than the points: TPOT alone is published."""
+    rows = (("kimi_b200", "B200", 8, 1024, 143.230), ("kimi_b300", "B300", 4, 256, 69.027))
+    return [
+        replace(
+            PLAIN, name=f"{name}_c{concurrency}", version="", era="2026-08", hardware=hardware,
+            source="ai-dynamo/aisimulate, benchmarks/evidence/accuracy/replay-evidence.md",
+            model="moonshotai/Kimi-K2.5 (NVFP4)", devices=ranks, layout=f"DP{ranks} EP{ranks}",
+            requests=REQUESTS_PER_SEAT * concurrency, input_tokens=8192, output_tokens=1024,
+            concurrency=concurrency, spread=SHORTEST_SHARE, endpoint="completions", grade="B",
+            options=(*COMMANDS[name].server_options(concurrency), "--no-enable-prefix-caching"),
+            real={"tpot": tpot_ms / 1e3},
+        )
+        for name, hardware, ranks, concurrency, tpot_ms in rows
+    ]  # fmt: skip
 
 
 def _run(

@@ -44,7 +44,8 @@ Causes are what the pages and the differences suggest; none was measured here.
 - TTFT of `dsr1_h200_sgl_*`: the first requests meet a cold server (99th percentile 2.0 and 2.7 s, five times the mean).
 - TTFT of `dsr1fp4_b200_sgl_*`: prompts run without CUDA graphs, and SGLang's Python takes longer for a layer than the launches counted
   here (44 us each, measured of vLLM).
-- `kimi_*`: the version is not stated, and loads of experts are drawn. AISimulate 0.13 is +7.4, +16.8 and +5.5 % off on these rows.
+- `kimi_*`: the version is not stated. On eight B200 steps are too fast, the more the larger the batches: loads of experts are drawn evenly,
+  while those of random prompts are not. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
 - `o120_h100_*` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128 tokens the same kind of H100 takes
   581 ms for 8,192 tokens of Qwen3-14B, 42 % of the data sheet's rate, and an A100 of the same pages 82 %. Other pages' H100 do not.
 - `q235_h100_*`: KV capacity and steps are both a little short; the front end takes less time there, since the template is short.
