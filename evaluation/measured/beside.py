@@ -98,7 +98,7 @@ def _kimi() -> list[Point]:
             model="moonshotai/Kimi-K2.5 (NVFP4)", devices=ranks, layout=f"DP{ranks} EP{ranks}",
             requests=REQUESTS_PER_SEAT * concurrency, input_tokens=8192, output_tokens=1024,
             concurrency=concurrency, spread=SHORTEST_SHARE, endpoint="completions", grade="B",
-            options=(*COMMANDS[name].server_options(concurrency), "--no-enable-prefix-caching"),
+            options=COMMANDS[name].server_options(concurrency),
             real={"tpot": tpot_ms / 1e3},
         )
         for name, hardware, ranks, concurrency, tpot_ms in rows

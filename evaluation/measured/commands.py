@@ -6,7 +6,6 @@ servers and clients were given stands in the scripts that ran them.
 
 from dataclasses import dataclass
 
-SCRIPTS = "github.com/SemiAnalysisAI/InferenceX, benchmarks/{}"
 REQUESTS_PER_SEAT = 10
 """Requests of a run for each one that its client keeps open."""
 SHORTEST_SHARE = 0.8
@@ -15,9 +14,10 @@ SHORTEST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Command:
-    """What a script gives the server, beside what the table states."""
+    """What a script gives the server, beside what the table states; none has a prefix cache."""
 
     script: str
+    """Its path under `benchmarks` of github.com/SemiAnalysisAI/InferenceX."""
     options: tuple[str, ...]
     sequences_are_seats: bool = False
     """The server admits as many sequences at once as the client keeps open."""
@@ -26,7 +26,7 @@ class Command:
 
     def server_options(self, concurrency: int) -> tuple[str, ...]:
         """The options for a client that keeps `concurrency` requests open."""
-        options = self.options
+        options = (*self.options, "--no-enable-prefix-caching")
         if self.sequences_are_seats:
             options += ("--max-num-seqs", str(concurrency))
         for least, steps in self.recv_intervals:
@@ -63,7 +63,7 @@ COMMANDS = {
         ),
     ),
 }
-"""Row's name without its concurrency -> its command; all run without prefix caching."""
+"""Row's name without its concurrency -> its command."""
 
 
 def command_of(row: str) -> Command | None:

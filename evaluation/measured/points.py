@@ -184,7 +184,7 @@ def _endpoint(source: str) -> str:
 def _options(row: dict[str, str], command: Command | None, concurrency: int) -> tuple[str, ...]:
     """What the published command, or the row's note on the run, says of the engine."""
     if command is not None:
-        return (*command.server_options(concurrency), "--no-enable-prefix-caching")
+        return command.server_options(concurrency)
     words = row["serve_options"].split() + row["sim_options"].split()
     found: dict[str, str] = {}
     for option, value in pairwise(words):

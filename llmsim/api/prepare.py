@@ -109,15 +109,11 @@ def compile_cluster(
     """Resolves and lowers a cluster, with the groups of earlier ones where they are known; raises
     InputError and InfeasibleError.
     """
-    from llmsim.api.checked.ineffective import unused_notes
-    from llmsim.api.checked.ineffective_fields import unused_fields
     from llmsim.config import EngineOverrides, resolve
-    from llmsim.config.engine.args import stand_in_notes
     from llmsim.config.plugins import plugins_allowed
     from llmsim.lowering import lower
-    from llmsim.lowering.device_memory import sheet_memory, sheet_memory_notes
+    from llmsim.lowering.device_memory import sheet_memory
     from llmsim.lowering.kv.load_failures import check_load_failures
-    from llmsim.lowering.network.cluster_network import idle_pool_notes
 
     how = _lowering_options(options)
 
@@ -153,18 +149,34 @@ def compile_cluster(
         assert lowered.network is not None
         tiers = lower_tiers(deployment, lowered.groups, options.tiers, lowered.network)
     check_load_failures(deployment, lowered.groups, options.tiers)
+    noted = replace(lowered, notes=_all_notes(cluster, options, deployment, lowered))
+    return Compiled(deployment, noted, tiers)
+
+
+def _all_notes(
+    cluster: "ClusterModel",
+    options: RunOptions,
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+) -> tuple[str, ...]:
+    """Versions that stand in for others, notes of the memory and the lowering, and what the file
+    and the options give without effect.
+    """
+    from llmsim.api.checked.ineffective import unused_notes
+    from llmsim.api.checked.ineffective_fields import unused_fields
+    from llmsim.config.engine.args import stand_in_notes
+    from llmsim.lowering.device_memory import sheet_memory_notes
+    from llmsim.lowering.network.cluster_network import idle_pool_notes
+
     media = _media(options, lowered)
-    pool = idle_pool_notes(deployment, media)
     unused = (
-        *pool,
+        *idle_pool_notes(deployment, media),
         *unused_notes(options, deployment, lowered),
         *unused_fields(cluster, deployment, lowered, media),
     )
     versions = stand_in_notes(group.engine for group in deployment.groups)
     details = (*sheet_memory_notes(deployment), *lowered.notes)
-    notes = (*map(Note, versions), *details, *map(Note, unused))
-    lowered = replace(lowered, notes=notes)
-    return Compiled(deployment, lowered, tiers)
+    return (*map(Note, versions), *details, *map(Note, unused))
 
 
 def _media(options: RunOptions, lowered: "LoweredDeployment") -> tuple[str, ...]:

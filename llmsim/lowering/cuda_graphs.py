@@ -96,8 +96,8 @@ def scaled_dtypes(request: CostRequest) -> frozenset[str]:
     """
     if request.compiles_scaling:
         return frozenset()
-    parts = (*request.model.part_formats, ("", request.model.format_of("")))
-    return frozenset(stored.dtype for _, stored in parts if stored.narrow_inputs)
+    formats = (request.model.main_format, *dict(request.model.part_formats).values())
+    return frozenset(stored.dtype for stored in formats if stored.narrow_inputs)
 
 
 def host_ps(

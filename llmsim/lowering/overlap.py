@@ -36,16 +36,19 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
     """Raises NotYetError where requests are received every few steps of a group whose loop is
     another one: of ranks with data-parallel attention, with a role, or of the outline.
     """
-    engine = group.engine
-    if dict(engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
+    if dict(group.engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
         return
-    outlined = tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
-    if members > 1 or group.pd_type is not None or outlined:
+    if members > 1 or group.pd_type is not None or _is_outlined(group.engine, tiers=tiers):
         raise NotYetError(
             "sglang_scheduler_recv_interval does not run together with data-parallel ranks, "
             "pd_type, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
             "them"
         )
+
+
+def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
+    """Whether the outline of SGLang's scheduler runs any such group, whatever its role."""
+    return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
 
 def _with_parameter(group: Group, name: str, value: int) -> Group:
@@ -71,12 +74,8 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
     the queue, or drafts in a group with a role.
     """
     engine = group.engine
-    outlined = (
-        (group.pd_type is not None and engine.speculation is not None)
-        or tiers
-        or engine.skip_prefill
-        or engine.scheduling_policy != "fcfs"
-    )
+    drafts_with_role = group.pd_type is not None and engine.speculation is not None
+    outlined = drafts_with_role or _is_outlined(engine, tiers=tiers)
     if not outlined and group.pp == 1:
         return group
     if engine.speculation is not None:

@@ -417,10 +417,14 @@ class ModelConfig(Struct, frozen=True, dict=True):
         own = self.indexer_layers or (True,) * self.num_layers
         return tuple(number for number in range(self.num_layers) if own[number])
 
+    @property
+    def main_format(self) -> WeightFormat:
+        """How the checkpoint stores quantised weights where a part of a layer has no own format."""
+        return WeightFormat(self.weight_dtype, self.weight_block, self.scale_bits)
+
     def format_of(self, part: str) -> WeightFormat:
         """How the checkpoint stores the quantised weights of a part of a layer."""
-        main = WeightFormat(self.weight_dtype, self.weight_block, self.scale_bits)
-        return dict(self.part_formats).get(part, main)
+        return dict(self.part_formats).get(part, self.main_format)
 
     def layers_between(self, first: int, last: int) -> "ModelConfig":
         """The model with its layers first, ..., last - 1 alone."""

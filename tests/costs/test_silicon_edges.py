@@ -93,6 +93,15 @@ def test_even_rows_count_the_experts_that_random_choices_touch(tmp_path: Path) -
     assert as_measured.ps[[1, 16, 64]].tolist() == [80_000_000, 1_280_000_000, 1_280_000_000]
 
 
+def test_the_source_says_where_only_rows_faster_than_the_memory_exist(tmp_path: Path) -> None:
+    """All experts hold 1.2 GB, which this memory reads in 1.2 ms."""
+    fast, slow = ({64: ms, 4096: 4.0} for ms in (0.6, 1.28))
+    words = "rows read weights faster than the memory"
+    assert words in experts(tmp_path, fast, 4096, "balanced").source
+    assert words not in experts(tmp_path, slow, 4096, "balanced").source
+    assert words not in experts(tmp_path, fast, 4096).source, "uneven choices may touch few"
+
+
 def test_even_rows_count_the_tiles_that_random_choices_fill(tmp_path: Path) -> None:
     """8,192 tokens are 512 rows of each expert: four tiles in turn, four and a half by chance."""
     times_ms = {16: 0.5, 8192: 4.0}

@@ -151,20 +151,24 @@ def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> R
     """
     each = len(runs[0]) // nodes
 
+    def is_wanted(i: int, j: int, *, near: bool) -> bool:
+        same_node = i // each == j // each
+        return i != j and same_node == near
+
     def slowest(*, near: bool) -> tuple[int, int]:
         pairs = [
             (a, b)
             for devices in runs
             for i, a in enumerate(devices)
             for j, b in enumerate(devices)
-            if i != j and (i // each == j // each) == near
+            if is_wanted(i, j, near=near)
         ]
         hops = [[routes.speeds[link] for link in routes.native.route(*pair)] for pair in pairs]
         if not hops:
             return 0, 0
-        return min(rate for route in hops for rate, _ in route), max(
-            sum(ps for _, ps in route) for route in hops
-        )
+        least_rate = min(rate for route in hops for rate, _ in route)
+        longest_ps = max(sum(ps for _, ps in route) for route in hops)
+        return least_rate, longest_ps
 
     inside, between = slowest(near=True), slowest(near=False)
     rate = min(one for one in (inside[0], between[0]) if one)

@@ -42,7 +42,8 @@ COLUMNS = [
     "kernel_source",
     "latency",
 ]
-SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+MODEL_SHAPE = ("hidden_size", "inter_size", "topk", "num_experts")
+SHAPE = (*MODEL_SHAPE, "moe_tp_size", "moe_ep_size")
 IN_TURN = "balanced"
 """The distribution of rows whose tokens chose all experts in turn: sixteen tokens with eight
 experts each touch all of 128, where random choices touch 82.
@@ -125,8 +126,13 @@ def moe_curve(
                 keep &= _without_fixed_scales(rows)
             if bool(keep.any()):
                 rows = _by_routing(_kept(rows, keep), _measured_routing(op, request))
-                rows = _of_all_experts(rows, element_bytes, peak_rates)
+                bytes_per_s = peak_rates.memory_bandwidth_bytes_per_s
+                plausible = touches_all(rows, element_bytes, bytes_per_s)
                 label = f"{table.label} {dtype}"
+                if bool(plausible.any()):
+                    rows = _kept(rows, plausible)
+                else:
+                    label += ", whose rows read weights faster than the memory"
                 return _from_rows(rows, wanted, op, request, peak_rates, element_bytes, last, label)
     return None
 
@@ -204,14 +210,6 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
     return _kept(rows, rank == best[owner])
 
 
-def _of_all_experts(rows: Columns, element_bytes: float, peak_rates: PeakRates) -> Columns:
-    """The rows without those of choices in turn that cannot have touched all experts, unless there
-    are no others.
-    """
-    keep = touches_all(rows, element_bytes, peak_rates.memory_bandwidth_bytes_per_s)
-    return _kept(rows, keep) if bool(keep.any()) else rows
-
-
 def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDArray[np.bool_]:
     """Which rows may have touched all experts that their tokens choose.
 
@@ -221,14 +219,16 @@ def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDAr
     share of the experts have other loads than real ones, too. vLLM 0.19 did not.
     """
     sizes = _sizes(rows)
-    hidden, inter, _, experts, tp, ep = sizes.T
-    matrices = np.array([_measured(*(int(size) for size in row)).matrices for row in sizes])
-    weight_bytes = matrices * hidden * inter * experts / (tp * ep) * element_bytes
+    kinds, kind_of = distinct_rows(sizes)
+    shapes = [_measured(*(int(size) for size in kind)) for kind in kinds]
+    held = np.array([shape.expert_weights * shape.experts / shape.ep for shape in shapes])
+    weight_bytes = held[kind_of] * element_bytes
     read_per_s = weight_bytes / (rows["latency"].astype(np.float64) * 1e-3)
-    tokens, splits = rows["num_tokens"].astype(np.int64), tp * ep
+    tokens = rows["num_tokens"].astype(np.int64)
+    splits = np.array([shape.tp * shape.ep for shape in shapes])[kind_of]
     in_turn = rows["distribution"] == IN_TURN
     waits = in_turn & (tokens >= ALL_TOUCHED[0]) & (tokens <= ALL_TOUCHED[1])
-    _, model_of = distinct_rows(sizes[:, : len(SHAPE) - len(("tp", "ep"))])
+    _, model_of = distinct_rows(sizes[:, : len(MODEL_SHAPE)])
     keep = np.ones(len(tokens), dtype=np.bool_)
     for model in np.unique(model_of[waits]):
         of_model = model_of == model
