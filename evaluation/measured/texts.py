@@ -55,7 +55,8 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens take 390 ms for 8,192 tokens of GLM-4.6 also at
   128-token prompts, about a quarter more than the tables: kernels of experts of a later version.
 - `o120_a100_*` at large batches: Marlin's times are those of another shape, scaled.
-- `dsr1_h200_sgl_c8`, TPOT: SGLang 0.5.7 runs the shared expert as one more of the others; here it is an operator of its own.
+- `dsr1fp4_b200_sgl_*`, throughput: SGLang runs the shared expert beside the others on a second stream there, which would make steps
+  faster still; what takes the real ones longer is not known.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).
 - KV of `X02` and `X03`: the servers sampled without FlashInfer (`--native-sampler`), which their pages do not state.
 """  # noqa: E501

@@ -71,8 +71,8 @@ def least_weight_bytes(op: Operator) -> int:
         case Embedding():
             return 0
         case Moe(experts_local=local) if local:
-            needed = op.topk if local == op.experts_total else 0
-            return op.weight_bytes * needed // local
+            needed = op.topk + op.always if local == op.experts_total else op.always
+            return op.weight_bytes * needed // op.held
         case _:
             return op.weight_bytes
 

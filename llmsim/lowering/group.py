@@ -90,6 +90,7 @@ from llmsim.lowering.pipeline import architectures_of, with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config
+from llmsim.lowering.shared_experts import as_engine_runs_it
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
     DEFAULT_NUM_SMS,
@@ -330,6 +331,8 @@ def _asked(
     group, layout = _settled(group, deployment, model, hardware, tiers=options.tiers)
     engine = group.engine
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
+    profile = load_profile(engine.engine_profile)
+    model = as_engine_runs_it(model, layout, dtypes, hardware, profile)
     verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
     distinct = distinct_operators(stages, model, layout, dtypes)

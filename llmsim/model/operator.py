@@ -9,6 +9,12 @@ from llmsim.core import TableFeature
 from llmsim.model.layout import Among as Among
 from llmsim.model.layout import Layout as Layout
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
 Kind = Literal[
     "gemm",
     "attention",
@@ -119,6 +125,7 @@ FIELDS_OF_OTHERS: dict[str, tuple[str, Any]] = {
     "state_bytes_per_sequence": ("StateSpace", 0),
     "experts_total": ("Moe or AllToAll", 0),
     "experts_local": ("Moe", 0),
+    "always": ("Moe", 0),
     "topk": ("Moe or AllToAll", 0),
     "expert_groups": ("Moe or AllToAll", (1, 1)),
     "moe_inter": ("Moe", 0),
@@ -266,8 +273,29 @@ class Moe(Operator, frozen=True, kw_only=True):
     expert_groups: tuple[int, int] = (1, 1)
     """(groups, groups of one token): a token's experts are all in so many of the groups."""
     experts_local: int
+    """Of `experts_total`, those that this rank holds."""
+    always: int = 0
+    """Shared experts in the same kernel, which every token takes beside the `topk` it chooses."""
     moe_inter: int
     """Width of one expert on this rank."""
+
+    @property
+    def held(self) -> int:
+        """Experts in `weight_bytes`."""
+        return self.experts_local + self.always
+
+    def touched(self, tokens: "Floats") -> "Floats":
+        """Experts of the rank that tokens which choose at random touch, by expectation:
+        local (1 - (1 - topk / total)^tokens), and all shared ones.
+        """
+        chosen = 1.0 - (1.0 - self.topk / self.experts_total) ** tokens
+        return self.experts_local * chosen + self.always * (tokens > 0)
+
+    @property
+    def tokens_per_pair(self) -> float:
+        """Tokens that give the rank one pair of a token and an expert, by expectation."""
+        total = self.experts_total
+        return total / (self.topk * self.experts_local + self.always * total)
 
 
 class LoraKernel(Operator, frozen=True, kw_only=True):

@@ -116,6 +116,8 @@ class ModelConfig(Struct, frozen=True, dict=True):
     hidden states.
     """
     shared_expert_intermediate_size: int = 0
+    shared_with_experts: bool = False
+    """The engine runs the shared expert, which is as wide as the others, in their kernel."""
     o_proj_bias: bool = False
     mlp_bias: bool = False
     layer_norm: bool = False
@@ -513,6 +515,10 @@ class Hardware(Struct, frozen=True):
     intra_node_link_bytes_per_s: int
     """One direction, per device, to its peers in the node (NVLink, xGMI, ICI, else PCIe)."""
     source: str
+    compute_capability: float | None = None
+    """CUDA's number of the generation: 9.0 is Hopper, 10.0 and 10.3 are Blackwell of data centres;
+    None: unknown, or not an NVIDIA device.
+    """
     silicon_system: str | None = None
     """Folder of the device in aiconfigurator-core's database; None: not measured there."""
     decode_skew_stream_bytes_per_s: int | None = None

@@ -249,7 +249,6 @@ def weight_bytes(op: Operator, counts: NDArray[np.int64]) -> Floats:
     """
     if isinstance(op, Embedding):
         return np.zeros(len(counts))
-    touched = np.minimum(counts, 1).astype(float)
-    if isinstance(op, Moe) and op.experts_total:
-        touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
-    return np.asarray(op.weight_bytes * touched)
+    if isinstance(op, Moe) and op.held:
+        return np.asarray(op.weight_bytes / op.held * op.touched(counts.astype(float)))
+    return np.asarray(op.weight_bytes * np.minimum(counts, 1).astype(float))

@@ -50,6 +50,20 @@ def test_the_last_tile_of_each_expert_is_half_empty_when_there_are_many() -> Non
     assert SHAPE.padded(np.array([8192.0]), UNPADDED)[0] == 8192 * 8
 
 
+def test_a_shared_expert_has_every_token_in_tiles_of_the_kernel() -> None:
+    """Eight tokens touch 51.6 of 128 experts and the shared one, which fills a tile of 16 rows."""
+    beside = MoeShape(64, 32, 8, 128, tp=1, ep=1, always=1)
+    counts = np.array([0.0, 8.0, 300.0])
+    assert beside.touched(counts) - SHAPE.touched(counts) == pytest.approx([0, 1, 1])
+    in_turn = beside.touched_in_turn(counts) - SHAPE.touched_in_turn(counts)
+    assert in_turn == pytest.approx([0, 1, 1])
+    assert beside.pairs(counts) - SHAPE.pairs(counts) == pytest.approx([0, 8, 300])
+    for of in ("padded", "padded_in_turn"):
+        more = getattr(beside, of)(counts, 64) - getattr(SHAPE, of)(counts, 64)
+        assert more == pytest.approx([0, 16, 320]), of
+    assert (beside.padded(counts, UNPADDED) - SHAPE.padded(counts, UNPADDED))[2] == 300
+
+
 def test_ranks_share_experts_and_their_rows() -> None:
     apart = MoeShape(64, 32, 8, 128, tp=1, ep=4)
     counts = np.array([1.0, 100.0, 5000.0])

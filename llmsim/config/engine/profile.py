@@ -186,6 +186,17 @@ class FrontendCosts(Struct, frozen=True):
     """Between a client and its engine, beyond the process's work and `api_latency_ns`."""
 
 
+class SharedWithExperts(Struct, frozen=True):
+    """Where an engine runs a family's shared expert in the kernel of the experts that tokens
+    choose.
+    """
+
+    experts: int = 0
+    """Experts that a model of the family must have beside it; 0: any number."""
+    apart_on_blackwell: tuple[str, ...] = ()
+    """Types of weights whose kernel on compute capability 10 cannot have it."""
+
+
 class EngineProfile(Struct, frozen=True):
     """One engine version; immutable."""
 
@@ -203,6 +214,8 @@ class EngineProfile(Struct, frozen=True):
     """The same of an engine whose own kernels come before vLLM's."""
     float32_as: str = ""
     """The type in which checkpoints in float32 run unless one is asked for; empty: as they are."""
+    shared_with_experts: Mapping[str, "SharedWithExperts"] = field(default_factory=dict)
+    """Families of models whose shared expert the engine runs in the kernel of the others."""
     compiles_scaling: bool = False
     """Inductor converts a matrix's input to fp8 inside of the norm or activation before it."""
     options: tuple[str, ...] = ()
@@ -323,6 +336,17 @@ def _merged(stem: str) -> dict[str, Any]:
     return base
 
 
+def _shared_with_experts(kernels: Mapping[str, Any]) -> Mapping[str, SharedWithExperts]:
+    return MappingProxyType(
+        {
+            family: SharedWithExperts(
+                rule.get("experts", 0), tuple(rule.get("apart_on_blackwell", ()))
+            )
+            for family, rule in kernels.get("shared_with_experts", {}).items()
+        }
+    )
+
+
 def _ranges(entries: Sequence[Mapping[str, int]]) -> tuple[range, ...]:
     return tuple(range(entry["first"], entry["below"], entry["step"]) for entry in entries)
 
@@ -351,6 +375,7 @@ def load_profile(name: str) -> EngineProfile:
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
         float32_as=data.get("kernels", {}).get("float32_as", ""),
+        shared_with_experts=_shared_with_experts(data.get("kernels", {})),
         compiles_scaling=data.get("kernels", {}).get("compiles_scaling", False),
         cudagraph_mode=data["launch"]["cudagraph_mode"],
         launch_ns=data["launch"]["compiled_ns"],

@@ -46,6 +46,8 @@ class MoeShape(Struct, frozen=True):
     tp: int
     ep: int
     matrices: int = GATED
+    always: int = 0
+    """Shared experts in the same kernel, on ranks that hold all experts: every token takes them."""
 
     @property
     def expert_weights(self) -> float:
@@ -54,17 +56,21 @@ class MoeShape(Struct, frozen=True):
 
     def touched(self, tokens: Floats) -> Floats:
         """Experts of one rank that tokens which choose at random touch, by expectation."""
-        return self.experts / self.ep * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
+        chosen = self.experts / self.ep * (1.0 - (1.0 - self.topk / self.experts) ** tokens)
+        return chosen + self.always * (tokens > 0)
 
     def touched_in_turn(self, tokens: Floats) -> Floats:
         """Those that tokens touch whose choices take all experts in turn, as "balanced" rows were
         measured.
         """
+        return self._chosen_in_turn(tokens) + self.always * (tokens > 0)
+
+    def _chosen_in_turn(self, tokens: Floats) -> Floats:
         return np.minimum(self.experts, tokens * self.topk) / self.ep
 
     def pairs(self, tokens: Floats) -> Floats:
         """Pairs of a token and one of its experts on one rank."""
-        return tokens * self.topk / self.ep
+        return tokens * self.topk / self.ep + tokens * self.always
 
     def padded(self, tokens: Floats, most_tile_rows: int) -> Floats:
         """Rows that one rank multiplies for tokens which choose at random, by expectation.
@@ -84,15 +90,19 @@ class MoeShape(Struct, frozen=True):
         for beyond in range(int(doubtful) + 1):
             before = np.maximum(full, 1.0) + beyond
             tiles = tiles + normal_share_below((mean - before * tile - 0.5) / deviation)
-        return self.experts / self.ep * tiles * tile
+        return self.experts / self.ep * tiles * tile + self._padded_always(tokens, tile)
 
     def padded_in_turn(self, tokens: Floats, most_tile_rows: int) -> Floats:
         """Those of tokens whose choices take all experts in turn."""
         if most_tile_rows == UNPADDED:
             return self.pairs(tokens)
-        tile, touched = self._tile_rows(tokens, most_tile_rows), self.touched_in_turn(tokens)
-        rows = self.pairs(tokens) / np.maximum(touched, 1.0 / self.ep)
-        return touched * np.ceil(rows / tile) * tile
+        tile, chosen = self._tile_rows(tokens, most_tile_rows), self._chosen_in_turn(tokens)
+        rows = tokens * self.topk / self.ep / np.maximum(chosen, 1.0 / self.ep)
+        return chosen * np.ceil(rows / tile) * tile + self._padded_always(tokens, tile)
+
+    def _padded_always(self, tokens: Floats, tile: Floats) -> Floats:
+        """Rows of the shared experts, in tiles as the kernel has them for the others."""
+        return self.always * np.ceil(tokens / tile) * tile
 
     def _tile_rows(self, tokens: Floats, most: int) -> Floats:
         """Rows of a tile: the power of two that holds the mean tokens of an expert, in limits."""

@@ -247,8 +247,8 @@ def curve_price(op: Moe, ps: Int64, peak_rates: PeakRates | None) -> Price:
     us = ps / 1e6
     counts = np.arange(len(us), dtype=np.float64)
     slope = max(0.0, float(us[-1] - us[-2])) if len(us) > 2 else 0.0
-    tokens_per_pair = op.experts_total / (op.topk * op.experts_local)
-    expert_bytes = op.weight_bytes / op.experts_local
+    tokens_per_pair = op.tokens_per_pair
+    expert_bytes = op.weight_bytes / op.held
     pair_flops = op.flops_per_token * tokens_per_pair
     peak = peak_rates.peak(op.weight_dtype) if peak_rates is not None else 0
 
@@ -261,8 +261,8 @@ def curve_price(op: Moe, ps: Int64, peak_rates: PeakRates | None) -> Price:
         tokens = pairs * tokens_per_pair
         even = np.interp(tokens, counts, us) + slope * np.maximum(0.0, tokens - counts[-1])
         if peak_rates is not None:
-            expected = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** tokens)
-            own, other = work(pairs, touched), work(pairs, np.maximum(expected, 1e-9))
+            expected = np.maximum(op.touched(tokens), 1e-9)
+            own, other = work(pairs, touched), work(pairs, expected)
             even = even * np.divide(own, other, out=np.ones_like(own), where=other > 0)
         return np.where(pairs > 0, even, 0.0)
 
@@ -330,8 +330,7 @@ def sampled_table(
     axis = token_axis(last)
     shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
     ps, fullest = [], []
-    for one in each_layer(routing, op, last, placement):
-        pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
+    for pairs, touched in _kernel_loads(routing, op, last, placement):
         ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
     return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(
@@ -339,12 +338,24 @@ def sampled_table(
     )
 
 
+def _kernel_loads(
+    routing: ExpertRouting, op: Moe, last: int, placement: Placement
+) -> Iterator[tuple[Floats, Floats]]:
+    """(pairs, touched experts) of every rank for each layer, shapes (draws, tokens, ranks), with
+    the shared experts in the same kernel, which every token takes.
+    """
+    tokens = token_axis(last)[:, None]
+    for one in each_layer(routing, op, last, placement):
+        pairs, touched = rank_loads(one.counts, one.slots, placement.ranks)
+        yield pairs + op.always * tokens, touched + op.always * (tokens > 0)
+
+
 def touched_table(routing: ExpertRouting, op: Moe, last: int, placement: Placement) -> SampledTable:
     """Experts that the rank with the most of them touches, in the very draws of `drawn_table`; `ps`
     are experts.
     """
-    draws = each_layer(routing, op, last, placement)
-    touched = [rank_loads(one.counts, one.slots, placement.ranks)[1].max(axis=-1) for one in draws]
+    loads = _kernel_loads(routing, op, last, placement)
+    touched = [touched.max(axis=-1) for _, touched in loads]
     return SampledTable(
         token_axis(last), np.stack(touched).astype(np.int64), routing.seed, 0, routing.in_order
     )

@@ -43,7 +43,7 @@ class LowerBoundWarnings:
         """Checks the expert rows: each active expert's weights are streamed."""
         if self._peak_rates is None or not op.experts_local:
             return
-        expert_bytes = op.weight_bytes / op.experts_local * table.number["activated_experts"]
+        expert_bytes = op.weight_bytes / op.held * table.number["activated_experts"]
         least = (
             expert_bytes
             * self._peak_rates.weights_stream

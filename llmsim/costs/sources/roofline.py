@@ -177,9 +177,8 @@ class RooflineSource(CostSource):
         match op:
             case Embedding():
                 return np.zeros_like(counts)
-            case Moe(experts_local=local) if local:
-                touched = 1.0 - (1.0 - op.topk / op.experts_total) ** counts
-                return np.asarray(op.weight_bytes * touched)
+            case Moe() if op.held:
+                return np.asarray(op.weight_bytes / op.held * op.touched(counts))
             case _:
                 return np.full_like(counts, float(op.weight_bytes))
 

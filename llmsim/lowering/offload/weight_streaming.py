@@ -236,7 +236,7 @@ def _drawn_bytes(
     touched: SampledTable = touched_table(
         uneven.routing, whole, int(table.tokens[-1]), uneven.placement
     )
-    expert = op.weight_bytes / op.experts_local * (1.0 - cached)
+    expert = op.weight_bytes / op.held * (1.0 - cached)
     size = np.ceil(touched.ps * expert).astype(np.int64)
     layers, draws, _ = size.shape
     return _native.SampledCostTable(

@@ -239,10 +239,12 @@ def _experts(make: OperatorFactory) -> list[Operator]:
 
 
 def _shared_expert(make: OperatorFactory) -> list[Operator]:
-    """The experts that every token takes, as one MLP, and the scalar gate of their sum."""
+    """The experts that every token takes, as one MLP, and the scalar gate of their sum; nothing
+    where they are in the kernel of the others.
+    """
     model, repeat = make.model, make.model.num_moe_layers
     width = make.shape.shared_intermediate
-    if not width:
+    if not width or model.shared_with_experts:
         return []
     names = ("shared_expert_up_proj", "shared_expert_act_fn", "shared_expert_down_proj")
     program = _mlp(make, names, width, repeat, "shared")

@@ -319,6 +319,8 @@ class OperatorFactory:
         )
         per_expert += (ways * width + hidden) * self.wide_size * model.expert_bias
         between = (ways + 1) * width  # what moves between the two GEMMs
+        always = int(model.shared_with_experts)
+        of_all_ranks = topk + always * ep  # experts of a token, the shared one on every rank
         return Moe(
             name="moe",
             repeat=model.num_moe_layers,
@@ -327,14 +329,15 @@ class OperatorFactory:
             experts_total=model.num_experts,
             experts_local=shape.experts,
             topk=topk,
+            always=always,
             expert_groups=(model.expert_groups, model.groups_per_token),
             moe_inter=width,
             weight_dtype=self.weight_dtype("experts"),
-            weight_bytes=shape.experts * per_expert,
-            read_bytes_per_token=-(-topk * (2 * hidden + between) * self.wide_size // ep),
-            write_bytes_per_token=-(-topk * (hidden + between) * self.wide_size // ep)
+            weight_bytes=(shape.experts + always) * per_expert,
+            read_bytes_per_token=-(-of_all_ranks * (2 * hidden + between) * self.wide_size // ep),
+            write_bytes_per_token=-(-of_all_ranks * (hidden + between) * self.wide_size // ep)
             + hidden * self.wide_size,
-            flops_per_token=-(-topk * 2 * (ways + 1) * hidden * width // ep),
+            flops_per_token=-(-of_all_ranks * 2 * (ways + 1) * hidden * width // ep),
         )
 
     def lm_head(self) -> Gemm:

@@ -172,9 +172,9 @@ class OlderBundleSource(CostSource):
             return self._absent(op, last)
         points, times = self._sum(names)
         counts = np.arange(last + 1, dtype=np.float64)
-        touched = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** counts)
+        touched = op.touched(counts)
         tokens = np.divide(
-            counts * op.topk * op.experts_local / op.experts_total,
+            counts * op.topk * op.experts_local / op.experts_total + counts * op.always,
             touched,
             out=np.ones_like(counts),
             where=touched > 0,

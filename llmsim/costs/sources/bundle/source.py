@@ -335,9 +335,9 @@ def expected_moe_us(table: Table, op: Moe, counts: Floats) -> Floats:
     Bilinear in the table's (tokens, activated experts), whose rows of equal tokens need not have
     the same experts.
     """
-    touched = op.experts_local * (1.0 - (1.0 - op.topk / op.experts_total) ** counts)
-    touched = np.clip(touched, min(op.topk, op.experts_local), op.experts_local)
-    return moe_us(table, counts * op.experts_local / op.experts_total, touched)
+    touched = np.clip(op.touched(counts), min(op.topk, op.experts_local) + op.always, op.held)
+    as_many = counts * op.experts_local / op.experts_total + counts * op.always / op.topk
+    return moe_us(table, as_many, touched)
 
 
 def moe_us(table: Table, tokens: Floats, touched: Floats) -> Floats:

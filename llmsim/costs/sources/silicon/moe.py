@@ -244,7 +244,8 @@ def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:
     ep = max(1, op.experts_total // max(op.experts_local, 1))
     tp = max(1, request.layout.expert_ranks // ep)
     matrices = GATED if request.model.mlp_gated else PLAIN
-    return MoeShape(op.hidden, op.moe_inter * tp, op.topk, op.experts_total, tp, ep, matrices)
+    width = op.moe_inter * tp
+    return MoeShape(op.hidden, width, op.topk, op.experts_total, tp, ep, matrices, op.always)
 
 
 def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int) -> MoeShape:
