@@ -245,8 +245,11 @@ class _Emulation:
 
     async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         """Starts the servers, and everything after them."""
+        async with self._keeper.listening():
+            return await self._emulate(version, log, engine_args)
+
+    async def _emulate(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         keeper = self._keeper
-        listener = await keeper.listen()
         environments = self._environments()
         failure: LlmsimError | None = None
         began = started = time.monotonic()
@@ -267,8 +270,6 @@ class _Emulation:
         except LlmsimError as error:
             failure, ended, cpu_s = error, time.monotonic(), 0.0
             degraded, reasons = "", ()
-        finally:
-            listener.close()
         if self._relay is not None and self._relay.first_s is not None:
             started = self._relay.first_s
         asked, answers = self._asked(), self._answers()

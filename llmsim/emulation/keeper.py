@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -134,11 +134,17 @@ class Keeper:
         """The virtual time."""
         return self.time.now_ps
 
-    async def listen(self) -> asyncio.AbstractServer:
-        """Engine cores may connect from now on."""
-        return await asyncio.start_unix_server(
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Engine cores may connect inside of it; the emulation is over behind it."""
+        listener = await asyncio.start_unix_server(
             self._serve, str(self.socket_path), limit=LONGEST_LINE
         )
+        try:
+            yield
+        finally:
+            self.close()
+            listener.close()
 
     async def clients_wait(self, until_ps: int | None) -> None:
         """Returns at that virtual time, or where `clients_work` is called."""
@@ -286,7 +292,7 @@ class Keeper:
     def _degrade(self, why: str) -> None:
         """Nobody knows what it had under way: from now on time goes by the wall clock."""
         self.time.degrade(why)
-        if self._ticks is None:
+        if self._ticks is None and not self._is_over:
             self._ticks = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:

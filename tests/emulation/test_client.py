@@ -18,6 +18,7 @@ from llmsim.cli import main
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices
+from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.relay import Relay, prompt_tokens
 from llmsim.emulation.servers import engine_stages
@@ -36,30 +37,29 @@ async def emulated(
     group = engine_stages(prepared_run(ONE))[0].servers[0].first
     endless = EndlessAnswers()
     keeper = Keeper(folder, [Devices(group, endless)])
-    listener = await keeper.listen()
-    engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
-    keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
-    relay.server_port = engine.port
-    listens = await relay.listen()
-    sends = asyncio.create_task(relay.run())
-    out = folder / "out.json"
-    command = [sys.executable, str(CLIENT), kind, str(relay.port), str(out)]
-    environment = client_environment(
-        linked_environment(folder), keeper, relay.port, folder / "client"
-    )
-    with client_process(command, environment, keeps_stdout=False) as process:
-        for _ in range(600):
-            if process.poll() is not None:
-                break
-            await asyncio.sleep(0.1)
-        else:
-            pytest.fail(f"nothing moves: {keeper.blockers()}")
-    assert process.returncode == 0
-    sends.cancel()
-    keeper.close()
-    listens.close()
-    await asyncio.to_thread(engine.close)
-    listener.close()
+    async with keeper.listening():
+        engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
+        keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
+        relay.server_port = engine.port
+        listens = await relay.listen()
+        sends = asyncio.create_task(relay.run())
+        out = folder / "out.json"
+        command = [sys.executable, str(CLIENT), kind, str(relay.port), str(out)]
+        environment = client_environment(
+            linked_environment(folder), keeper, relay.port, folder / "client"
+        )
+        with client_process(command, environment, keeps_stdout=False) as process:
+            for _ in range(600):
+                if process.poll() is not None:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                pytest.fail(f"nothing moves: {keeper.blockers()}")
+        assert process.returncode == 0
+        sends.cancel()
+        keeper.close()
+        listens.close()
+        await asyncio.to_thread(engine.close)
     return json.loads(out.read_text(encoding="utf-8")), relay, keeper
 
 
@@ -139,25 +139,23 @@ channel.close()
 async def killed(folder: Path) -> tuple[Keeper, bytes, float]:
     """One of two actors is killed while it has requests under way."""
     keeper = Keeper(folder, [NoSteps(), NoSteps()])
-    listener = await keeper.listen()
-    keeper.sent()  # never arrives
-    words = [sys.executable, "-c", ACTOR, str(keeper.socket_path)]
-    first, second = (
-        subprocess.Popen([*words, number], stdout=subprocess.PIPE) for number in ("0", "1")
-    )
-    while len(keeper.time.actors) < 3 or not keeper.messages >= 4:
-        await asyncio.sleep(0.02)
-    waits = asyncio.create_task(keeper.clients_wait(None))
-    await asyncio.sleep(0.1)
-    assert keeper.now_ps == 0  # the request that is under way holds the clock
-    os.kill(first.pid, signal.SIGKILL)
-    began = asyncio.get_running_loop().time()
-    said, _ = await asyncio.wait_for(asyncio.to_thread(second.communicate), 30)
-    took_s = asyncio.get_running_loop().time() - began
-    first.communicate()
-    waits.cancel()
-    keeper.close()
-    listener.close()
+    async with keeper.listening():
+        keeper.sent()  # never arrives
+        words = [sys.executable, "-c", ACTOR, str(keeper.socket_path)]
+        first, second = (
+            subprocess.Popen([*words, number], stdout=subprocess.PIPE) for number in ("0", "1")
+        )
+        while len(keeper.time.actors) < 3 or not keeper.messages >= 4:
+            await asyncio.sleep(0.02)
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        await asyncio.sleep(0.1)
+        assert keeper.now_ps == 0  # the request that is under way holds the clock
+        os.kill(first.pid, signal.SIGKILL)
+        began = asyncio.get_running_loop().time()
+        said, _ = await asyncio.wait_for(asyncio.to_thread(second.communicate), 30)
+        took_s = asyncio.get_running_loop().time() - began
+        first.communicate()
+        waits.cancel()
     return keeper, said, took_s
 
 
@@ -167,6 +165,22 @@ def test_where_an_actor_is_killed_the_others_go_on_at_wall_speed(tmp_path: Path)
     assert "engine core 0 died at 0.000000 virtual s" in keeper.time.degraded
     assert took_s >= 0.4
     assert keeper.now_ps >= 4 * 10**11
+
+
+async def left_open(folder: Path) -> tuple[Keeper, Channel]:
+    """An engine core is still connected when the emulation is over."""
+    keeper = Keeper(folder, [NoSteps()])
+    async with keeper.listening():
+        channel = await asyncio.to_thread(Channel, str(keeper.socket_path), 0)
+        while len(keeper.time.actors) < 2:
+            await asyncio.sleep(0.01)
+    return keeper, channel
+
+
+def test_who_leaves_when_the_emulation_is_over_has_not_died(tmp_path: Path) -> None:
+    keeper, channel = asyncio.run(left_open(tmp_path))
+    channel.close()
+    assert keeper.time.degraded == ""
 
 
 def test_words_of_a_client() -> None:

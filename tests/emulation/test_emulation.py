@@ -40,18 +40,19 @@ async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devi
     requests = engine_requests(prepared.workload, stops=False)
     devices = [Devices(one, ModelRunner(requests, one.scheduler.speculation)) for one in groups]
     keeper = Keeper(folder, devices)
-    listener = await keeper.listen()
     path = str(keeper.socket_path)
-    engines = [await asyncio.to_thread(StandIn, path, 0, number) for number in range(len(groups))]
-    doors = [
-        Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
-        for engine, group in zip(engines, groups, strict=True)
-    ]
-    clients = Clients(keeper, prepared.workload, requests, "m", [Stage(doors, stage.router)])
-    await asyncio.wait_for(clients.run(), 60)
-    for engine in engines:
-        await asyncio.to_thread(engine.close)
-    listener.close()
+    async with keeper.listening():
+        numbers = range(len(groups))
+        engines = [await asyncio.to_thread(StandIn, path, 0, number) for number in numbers]
+        doors = [
+            Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
+            for engine, group in zip(engines, groups, strict=True)
+        ]
+        clients = Clients(keeper, prepared.workload, requests, "m", [Stage(doors, stage.router)])
+        await asyncio.wait_for(clients.run(), 60)
+        keeper.close()
+        for engine in engines:
+            await asyncio.to_thread(engine.close)
     return clients, devices, keeper
 
 

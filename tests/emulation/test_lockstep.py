@@ -114,12 +114,10 @@ async def agreed_by(
 ) -> tuple[list[Any], list[int], list[int]]:
     _, ranks = two_ranks()
     keeper = Keeper(folder, ranks, lockstep=True)
-    listener = await keeper.listen()
-    waits = asyncio.create_task(keeper.clients_wait(None))
-    agreed, times = await asyncio.wait_for(asyncio.to_thread(run_ranks, keeper, said), 60)
-    waits.cancel()
-    keeper.close()
-    listener.close()
+    async with keeper.listening():
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        agreed, times = await asyncio.wait_for(asyncio.to_thread(run_ranks, keeper, said), 60)
+        waits.cancel()
     return agreed, times, [rank.end_ps(1) or 0 for rank in ranks]
 
 

@@ -102,18 +102,16 @@ def run_api_server(keeper: Keeper, coordinator: Coordinator) -> None:
 
 async def reports_of(folder: Path, times: list[int]) -> list[tuple[int, int]]:
     keeper = Keeper(folder, [NoSteps()])
-    listener = await keeper.listen()
-    coordinator = Coordinator(keeper)
-    coordinator.api_server.send(b"s")  # it subscribes
-    coordinator.start()
-    while len(keeper.time.actors) < 2:
-        await asyncio.sleep(0.01)
-    threading.Thread(target=run_api_server, args=(keeper, coordinator), daemon=True).start()
-    waits = asyncio.create_task(keeper.clients_wait(None))
-    await asyncio.wait_for(asyncio.to_thread(run_engine, keeper, coordinator, times), 60)
-    waits.cancel()
-    keeper.close()
-    listener.close()
+    async with keeper.listening():
+        coordinator = Coordinator(keeper)
+        coordinator.api_server.send(b"s")  # it subscribes
+        coordinator.start()
+        while len(keeper.time.actors) < 2:
+            await asyncio.sleep(0.01)
+        threading.Thread(target=run_api_server, args=(keeper, coordinator), daemon=True).start()
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        await asyncio.wait_for(asyncio.to_thread(run_engine, keeper, coordinator, times), 60)
+        waits.cancel()
     return coordinator.reports
 
 
@@ -203,12 +201,10 @@ def run_pair(keeper: Keeper) -> list[Any]:
 
 async def pair_of(folder: Path) -> list[Any]:
     keeper = Keeper(folder, [NoSteps(), NoSteps()], LandsAt())
-    listener = await keeper.listen()
-    waits = asyncio.create_task(keeper.clients_wait(None))
-    seen = await asyncio.wait_for(asyncio.to_thread(run_pair, keeper), 60)
-    waits.cancel()
-    keeper.close()
-    listener.close()
+    async with keeper.listening():
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        seen = await asyncio.wait_for(asyncio.to_thread(run_pair, keeper), 60)
+        waits.cancel()
     return seen
 
 

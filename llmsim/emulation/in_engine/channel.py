@@ -125,6 +125,7 @@ class Channel:
         """The engine core ends, and says so: one that dies cannot."""
         with contextlib.suppress(OSError):
             self._said(["bye"])
+        self._answers.close()  # it would keep the socket open
         self._socket.close()
 
     def _said(self, message: list[Any]) -> None:
