@@ -49,6 +49,7 @@ from llmsim.lowering.parallel_layout import (
     syncs_first,
 )
 from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
+from llmsim.lowering.startup import refused_lengths
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 
 MAX_GROUPS = 8192
@@ -232,6 +233,7 @@ def _notes(
         notes += [*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes]
         notes += lowered.offload.notes if lowered.offload is not None else ()
         notes += lowered.draft.notes if lowered.draft is not None else ()
+        notes += refused_lengths(lowered)
     for lowered in kinds:
         notes += lowered.network_notes
     notes += evicted_notes(deployment)

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llmsim.model import load_model
 from llmsim.model.hardware import YOUR_OWN
 from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
-from llmsim.sizing.load import CONCURRENCY, RATE, UNITS
+from llmsim.sizing.load import CONCURRENCY, RATE, shown_level
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.search import Candidate, Found, cost_of
-from llmsim.sizing.targets import INF, METRICS, Targets, class_of, label
+from llmsim.sizing.targets import INF, METRICS, Targets, beyond_target, class_of, label
 
 if TYPE_CHECKING:
     from llmsim.sizing.pictures import AnswerPlots
@@ -91,8 +92,15 @@ class Answer:
             "fits": {device: split.devices for device, split in self.found.fitting.items()},
             "evaluated": self.found.evaluated,
             "without_price": list(self.without_price),
+            "too_long_requests": self._too_long,
             "pareto": self.pareto(),
         }
+
+    @property
+    def _too_long(self) -> int:
+        """Requests of the best deployment's run whose prompts no deployment serves."""
+        best = self.best
+        return 0 if best is None or best.run is None else best.run.too_long
 
     @property
     def plot(self) -> "AnswerPlots":
@@ -150,7 +158,8 @@ class Answer:
         points = [
             (1000 / tpot, one.run.output_tok_s / one.plan.devices, one)
             for one in (*self.found.meeting, *self.found.missing)
-            if one.run and (tpot := one.run.at(percentile).get("tpot"))
+            if one.run and one.run.level == self.found.question.load.level
+            if (tpot := one.run.at(percentile).get("tpot"))
         ]
         front: list[dict[str, Any]] = []
         highest = -math.inf
@@ -208,9 +217,14 @@ def _missed(one: Candidate, answer: Answer) -> str:
     """What a deployment misses by: its targets, or what it costs more than the best."""
     if one.problem:
         return one.problem
+    if one.run is not None and not one.run.complete:
+        return f"{one.run.unfinished:,} of {one.run.requests:,} requests did not end"
     if one.misses:
-        percentile = answer.found.question.targets.percentile
-        return "; ".join(f"p{percentile:g} {miss.text}" for miss in one.misses)
+        question = answer.found.question
+        missed = "; ".join(f"p{question.targets.percentile:g} {miss.text}" for miss in one.misses)
+        if one.run is not None and one.run.level < question.load.level:
+            return f"even at {shown_level(question.load.kind, one.run.level, 4)} {missed}"
+        return missed
     best = answer.best
     if best is None or one.run is None:
         return "requests did not end"
@@ -228,7 +242,7 @@ def _missed(one: Candidate, answer: Answer) -> str:
 def text(answer: Answer) -> str:
     """The headline, the next best, the constraint, and the front as a picture of characters."""
     question = answer.found.question
-    load = f"{question.load.level:g} {UNITS[question.load.kind]}"
+    load = shown_level(question.load.kind, question.load.level)
     lines = []
     best = answer.best
     if best is None or best.run is None:
@@ -306,6 +320,7 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
         f"  {run.output_tok_s:,.0f} output tok/s"
         + ("" if price is None else f", {price:,.2f} USD/h")
         + _growth(answer),
+        *_beyond_context(question.model, run),
     ]
     if answer.seeds:
         lines.append(
@@ -319,6 +334,17 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
     if beyond:
         lines.append(f"  Other draws of the load miss {' and '.join(beyond)}; add room for bursts.")
     return lines
+
+
+def _beyond_context(model: str, run: Measured) -> list[str]:
+    """How many requests of the load no deployment of the model can serve."""
+    if not run.too_long:
+        return []
+    context = load_model(model).max_position_embeddings
+    return [
+        f"  {run.too_long:,} of {run.requests:,} prompts are too long for {model}, which serves "
+        f"{context:,} tokens; the figures are those of the others."
+    ]
 
 
 def _growth(answer: Answer) -> str:
@@ -336,11 +362,10 @@ def _constraint(answer: Answer) -> list[str]:
     named = " ".join(filter(None, (binding.get("slo_class"), binding["metric"].upper())))
     if "at_level" not in binding:
         return [f"Binding: {named}."]
-    kind = answer.found.question.load.kind
-    shown = f"{binding['at_level']:.4g} {UNITS[kind]}"
+    shown = shown_level(answer.found.question.load.kind, binding["at_level"], 4)
+    found_ms = beyond_target(binding["found_ms"], binding["target_ms"])
     return [
-        f"Binding: {named}, which is {binding['found_ms']:,.0f} ms at {shown} "
-        f"(target {binding['target_ms']:g})."
+        f"Binding: {named}, which is {found_ms} ms at {shown} (target {binding['target_ms']:g})."
     ]
 
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.lowering import LoweringOptions
 from llmsim.lowering.group import StaticView, static_view
 from llmsim.lowering.remedies import wider_split
-from llmsim.model import Operator
+from llmsim.model import Operator, load_model
 from llmsim.sizing.load import RATE, Load
+from llmsim.sizing.measure import is_servable
 from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.targets import Targets
 
@@ -44,11 +45,16 @@ class Pruned:
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    nearest: dict[str, float] = field(default_factory=dict)
 
-    def add(self, reason: str, plan: Plan, sentence: str = "") -> None:
-        """Counts a plan; the first of each reason is kept as an example."""
+    def add(self, reason: str, plan: Plan, sentence: str = "", excess: float = math.inf) -> None:
+        """Counts a plan; of each reason the first one that exceeds its bound by least is kept as
+        an example.
+        """
         self.counts[reason] += 1
-        self.examples.setdefault(reason, f"{plan.device} {plan.label}: {sentence}".rstrip(": "))
+        if reason not in self.examples or excess < self.nearest[reason]:
+            self.nearest[reason] = excess
+            self.examples[reason] = f"{plan.device} {plan.label}: {sentence}".rstrip(": ")
 
 
 def fitting_splits(model: str, devices: Sequence[str], most_stages: int) -> dict[str, WiderSplit]:
@@ -141,28 +147,44 @@ def fits(plan: Plan, options: LoweringOptions) -> bool:
     return True
 
 
+class Reason(NamedTuple):
+    """Why no run of a plan can meet the targets; an empty name where no reason is known."""
+
+    name: str = ""
+    sentence: str = ""
+    excess: float = math.inf
+    """What is needed over what there is; infinite where the two are no numbers."""
+
+
 def pruned_reason(
     plan: Plan, load: Load, targets: Targets, requests: int, options: LoweringOptions
-) -> tuple[str, str]:
-    """(reason, sentence) for which no run of the plan can meet the targets; ("", "") if none is
-    known.
-    """
+) -> Reason:
+    """The reason for which no run of the plan can meet the targets, if one is known."""
     deployment = plan.deployment()
     inputs, outputs = load.lengths(requests)
-    longest = int((inputs.astype(np.int64) + outputs - 1).max())
+    classes = load.classes_of(requests)
+    servable = is_servable(plan.model, inputs)
+    if not servable.any():
+        return Reason(LENGTH, f"no prompt is shorter than {int(inputs.min())} tokens")
+    inputs, outputs = inputs[servable], outputs[servable]
+    classes = None if classes is None else classes[servable]
+    context = load_model(plan.model).max_position_embeddings
+    longest = int(np.minimum(inputs.astype(np.int64) + outputs, context).max()) - 1
     speeds: list[tuple[Pool, Speed]] = []
     for pool, at in zip(plan.pools, first_groups(plan), strict=True):
         try:
             views = views_of(deployment, pool, at, options)
         except InfeasibleError as error:
-            return MEMORY, str(error)
+            return Reason(MEMORY, str(error))
         except LlmsimError as error:
-            return SPLIT, str(error)
-        if views[0].kv_tokens < longest and pool.role != "prefill":
-            return LENGTH, f"{longest} tokens, the KV of {views[0].kv_tokens} fits"
+            return Reason(SPLIT, str(error))
+        kv_tokens = views[0].kv_tokens
+        if kv_tokens < longest and pool.role != "prefill":
+            sentence = f"{longest} tokens, the KV of {kv_tokens} fits"
+            return Reason(LENGTH, sentence, longest / max(1, kv_tokens))
         if (found := speed(views, pool.shape)) is not None:
             speeds.append((pool, found))
-    return _too_slow(load, targets, speeds, (inputs, outputs), load.classes_of(requests))
+    return _too_slow(load, targets, speeds, (inputs, outputs), classes)
 
 
 def _too_slow(
@@ -171,23 +193,25 @@ def _too_slow(
     speeds: "Sequence[tuple[Pool, Speed]]",
     lengths: "tuple[NDArray[Any], NDArray[Any]]",
     classes: "NDArray[Any] | None",
-) -> tuple[str, str]:
+) -> Reason:
     """Whether the data sheet's peaks rule the targets or the load out."""
     inputs, outputs = lengths
     cached = load.shares_prefixes()
     for pool, found in speeds:
-        if pool.role != "prefill" and found.step_us > targets.of("tpot") * US_PER_MS:
-            return TPOT, f"{found.step_us / US_PER_MS:.1f} ms at least"
+        excess = found.step_us / US_PER_MS / targets.of("tpot")
+        if pool.role != "prefill" and excess > 1:
+            return Reason(TPOT, f"{found.step_us / US_PER_MS:.1f} ms at least", excess)
         if pool.role != "decode" and not cached:
             for name, limits in targets.by_class().items():
                 prompts = inputs if classes is None or not name else inputs[classes == name]
                 least = float(np.percentile(found.prompt_us(prompts), targets.percentile))
-                if least > limits.get("ttft", math.inf) * US_PER_MS:
-                    return TTFT, f"{least / US_PER_MS:.0f} ms at least"
+                excess = least / US_PER_MS / limits.get("ttft", math.inf)
+                if excess > 1:
+                    return Reason(TTFT, f"{least / US_PER_MS:,.1f} ms at least", excess)
         busy = load.level * _tokens(pool, inputs, outputs) * found.token_us / US_PER_S / pool.count
         if load.kind == RATE and busy > 1:
-            return COMPUTE, f"{busy:.2f} of the peak"
-    return "", ""
+            return Reason(COMPUTE, f"{busy:.2f} of the peak", busy)
+    return Reason()
 
 
 def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOptions) -> float:
@@ -204,6 +228,10 @@ def most_per_instance(plan: Plan, role: str, load: Load, options: LoweringOption
     if found is None:
         return math.inf
     inputs, outputs = load.lengths(LENGTHS)
+    servable = is_servable(plan.model, inputs)
+    if not servable.any():
+        return math.inf
+    inputs, outputs = inputs[servable], outputs[servable]
     busy_us = _tokens(pool, inputs, outputs) * found.token_us
     return US_PER_S / busy_us if busy_us else math.inf
 

@@ -22,7 +22,7 @@ import numpy as np
 from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, LlmsimError
 from llmsim.lowering import LoweringOptions
-from llmsim.sizing.bounds import Pruned, pruned_reason
+from llmsim.sizing.bounds import Pruned, Reason, pruned_reason
 from llmsim.sizing.load import Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan
@@ -168,9 +168,9 @@ def static_filter(
     kept = []
     for point in points:
         found.candidates += 1
-        reason, sentence = static.reason(point, options)
-        if reason:
-            found.pruned.add(reason, point.plan, sentence)
+        reason = static.reason(point, options)
+        if reason.name:
+            found.pruned.add(reason.name, point.plan, reason.sentence, reason.excess)
         else:
             kept.append(point)
     return kept
@@ -181,11 +181,11 @@ class _Static:
 
     def __init__(self, load: Load, targets: Targets) -> None:
         self._load, self._targets = load, targets
-        self._pools: dict[tuple[Any, ...], tuple[str, str]] = {}
+        self._pools: dict[tuple[Any, ...], Reason] = {}
         self._most: dict[tuple[Any, ...], float] = {}
 
-    def reason(self, point: Point, options: LoweringOptions) -> tuple[str, str]:
-        """(reason, sentence); ("", "") where the point may be run."""
+    def reason(self, point: Point, options: LoweringOptions) -> Reason:
+        """Why the point cannot meet the targets; without a name where it may be run."""
         from llmsim.sizing.bounds import COMPUTE, most_per_instance
 
         plan = point.plan
@@ -198,19 +198,20 @@ class _Static:
                 self._pools[key] = _pool_reason(alone, at, low, self._targets, options)
                 self._most[key] = (
                     math.inf
-                    if self._pools[key][0]
+                    if self._pools[key].name
                     else most_per_instance(alone, role, self._load, options)
                 )
-            if self._pools[key][0]:
+            if self._pools[key].name:
                 return self._pools[key]
-            if point.rate > self._most[key] * pool.count:
-                return COMPUTE, f"{point.rate:g}/s"
-        return "", ""
+            most = self._most[key] * pool.count
+            if point.rate > most:
+                return Reason(COMPUTE, f"{point.rate:g}/s", point.rate / most)
+        return Reason()
 
 
 def _pool_reason(
     plan: Plan, at: int, load: Load, targets: Targets, options: LoweringOptions
-) -> tuple[str, str]:
+) -> Reason:
     """Why a pool cannot be part of any plan, from a plan of that pool in every role."""
     from dataclasses import replace
 
@@ -274,7 +275,7 @@ def run_points(bench: Bench, task: tuple[Load, int, list[Point]]) -> list[Seen]:
             found.append(Seen(point, requests, 0.0, 0.0, 0.0, str(error)))
             continue
         at = run.at(PERCENTILE)
-        problem = "" if run.complete else f"{run.requests - run.completed} requests did not end"
+        problem = "" if run.complete else f"{run.unfinished} requests did not end"
         found.append(
             Seen(
                 point,

@@ -15,6 +15,13 @@ RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients", TRACE: "x the trace's rate"}
 
 
+def shown_level(kind: str, level: float, digits: int = 6) -> str:
+    """A level with its unit, such as `1 client` or `2.5 requests/s`."""
+    if kind == CONCURRENCY and level == 1:
+        return "1 client"
+    return f"{level:.{digits}g} {UNITS[kind]}"
+
+
 @dataclass(frozen=True)
 class Load:
     """What clients ask for.

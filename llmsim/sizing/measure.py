@@ -6,8 +6,8 @@ needs thousands of runs.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from llmsim.results.metrics import finished_rows, latencies, percentile
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KEPT_DEPLOYMENTS = 8
 KEPT_KINDS = 512
@@ -36,6 +39,8 @@ class Measured:
     duration_s: float
     output_tokens: int
     latency_ms: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    too_long: int = 0
+    """Requests whose prompts are beyond the model's context, so that no deployment serves them."""
 
     def at(self, percentile: float) -> dict[str, float]:
         """Each metric at a percentile; a metric that no request has is left out."""
@@ -51,9 +56,14 @@ class Measured:
         return self.output_tokens / self.duration_s if self.duration_s else 0.0
 
     @property
+    def unfinished(self) -> int:
+        """Requests that the model can serve, and that did not end."""
+        return self.requests - self.completed - self.too_long
+
+    @property
     def complete(self) -> bool:
-        """Whether every request ended."""
-        return self.completed == self.requests
+        """Whether every request ended that the model can serve."""
+        return self.unfinished == 0
 
 
 @dataclass
@@ -107,7 +117,17 @@ class Bench:
                 pass
         self.runs += 1
         columns = RequestColumns(**simulation.requests())
-        return _measured(columns, level, workload, percentiles)
+        found = _measured(columns, level, workload, percentiles)
+        servable = is_servable(plan.model, workload.input_tokens)
+        return replace(found, too_long=len(workload) - int(np.count_nonzero(servable)))
+
+
+def is_servable(model: str, input_tokens: "NDArray[Any]") -> "NDArray[np.bool_]":
+    """Which prompts leave room for a token of the answer in the model's context."""
+    from llmsim.model import load_model
+
+    servable: NDArray[np.bool_] = input_tokens < load_model(model).max_position_embeddings
+    return servable
 
 
 def _measured(

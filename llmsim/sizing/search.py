@@ -19,6 +19,7 @@ from llmsim.sizing.bounds import (
     DEVICES,
     MEMORY,
     Pruned,
+    Reason,
     fitting_splits,
     most_per_instance,
     pruned_reason,
@@ -83,6 +84,14 @@ class Unit:
         """The level that each instance takes."""
         return self.capacity.level / self.instances
 
+    @property
+    def deployment(self) -> Plan:
+        """What was measured: an instance of one role has more partners than it can keep busy."""
+        if self.role == "both":
+            return self.plan.with_counts(self.instances)
+        counts = (self.instances, PARTNERS * self.instances)
+        return self.plan.with_counts(*(counts if self.role == "prefill" else reversed(counts)))
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -138,12 +147,24 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
     if question.load.shares_prefixes():
         _try_cheaper(found, plans, workers, prices)
     found.evaluated += len(found.units)
+    if not found.meeting and not found.missing:
+        found.missing += _units_that_miss(found)
     _order_missing(found)
     if found.meeting:
         (found.beyond,) = workers.map(
             "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
         )
     return found
+
+
+def _units_that_miss(found: Found) -> list[Candidate]:
+    """Where no layout takes any load within the targets: what each misses at the lowest one tried.
+
+    A role is no deployment, and is named where nothing has both.
+    """
+    tried = [one for one in found.units if one.capacity.misses]
+    wholes = [one for one in tried if one.role == "both"] or tried
+    return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in wholes]
 
 
 def _verify(
@@ -369,13 +390,13 @@ def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
                 most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
                 load = replace(question.load, level=question.load.level / max(1, most))
                 requests = 0 if question.load.dataset else FEWEST
-                reason, sentence = pruned_reason(
+                reason = pruned_reason(
                     plan, load, _role_targets(question.targets, role), requests, options
                 )
-                if not reason and plan.devices > question.max_devices:
-                    reason, sentence = DEVICES, f"{plan.devices} devices"
-                if reason:
-                    pruned.add(reason, plan, sentence)
+                if not reason.name and plan.devices > question.max_devices:
+                    reason = Reason(DEVICES, f"{plan.devices} devices", plan.devices)
+                if reason.name:
+                    pruned.add(reason.name, plan, reason.sentence, reason.excess)
                 else:
                     bound = most_per_instance(plan, role, question.load, options)
                     kept.append(Bounded(plan, role, bound))
@@ -390,10 +411,14 @@ def _role_targets(targets: Targets, role: str) -> Targets:
 
 
 def unit(bench: Bench, task: tuple[Plan, str, float, float, Question]) -> Unit:
-    """The capacity of a few instances together, as few as the load needs."""
+    """The capacity of a few instances together, as few as the load needs.
+
+    An instance alone takes far less than its share of several, where its targets leave little room
+    for waiting.
+    """
     plan, role, most, least, question = task
     own = plan.pools[1 if role == "decode" else 0]
-    together = max(1, min(TOGETHER, question.devices_per_node // own.shape.devices))
+    together = max(1, min(TOGETHER, question.max_devices // own.shape.devices))
     while True:
         found = _unit(bench, plan, role, (least, most), question, together)
         if together == 1 or found.problem or found.capacity.beyond is not None:
@@ -411,11 +436,7 @@ def _unit(
 ) -> Unit:
     """The capacity of so many instances; `limits` are levels of each that matter or can be."""
     least, most = limits
-    measured = plan.with_counts(together) if role == "both" else plan
-    if role == "prefill":
-        measured = plan.with_counts(together, PARTNERS * together)
-    elif role == "decode":
-        measured = plan.with_counts(PARTNERS * together, together)
+    nothing = Unit(plan, role, Capacity(0.0, None, None, ()), together)
     targets = _role_targets(question.targets, role)
     start = 16.0
     if question.load.kind != CONCURRENCY:
@@ -423,7 +444,7 @@ def _unit(
     try:
         found = capacity(
             bench,
-            measured,
+            nothing.deployment,
             question.load,
             targets,
             start,
@@ -432,8 +453,8 @@ def _unit(
             ceiling=question.load.level,
         )
     except LlmsimError as error:
-        return Unit(plan, role, Capacity(0.0, None, None, ()), together, str(error))
-    return Unit(plan, role, found, together)
+        return replace(nothing, problem=str(error))
+    return replace(nothing, capacity=found)
 
 
 def _starts(

@@ -12,7 +12,7 @@ from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
 from llmsim.sizing.capacity import able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
-from llmsim.sizing.measure import Bench
+from llmsim.sizing.measure import Bench, is_servable
 from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
 from llmsim.sizing.shapes import ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
@@ -31,7 +31,7 @@ KINDS = {
 """What the arguments of `size` are."""
 SEEDS = 5
 LENGTHS = 1000
-"""Requests of a drawn load that show its classes."""
+"""Requests of a drawn load that show its lengths and classes."""
 ANY = "any"
 LARGEST_NODE = 128
 
@@ -72,10 +72,10 @@ def size(
         )
     dataset = None if dataset is None else fspath(dataset)
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
-    load.lengths(1)  # raises for distributions and traces that are none
+    _check_prompts(_known_model(model), load)
     present = load.classes_of(0 if dataset else LENGTHS)
     question = Question(
-        _known_model(model),
+        model,
         _devices(device),
         load,
         Targets.parse(slo, percentile, _classes(present)),
@@ -132,6 +132,22 @@ def _load(
             value=rate,
         )
     return Load(RATE, float(rate), input, output_tokens, seed=seed, classes=classes)
+
+
+def _check_prompts(model: str, load: Load) -> None:
+    """Raises InputError for distributions and traces that are none, and where the model can serve
+    no request.
+    """
+    from llmsim.model import load_model
+
+    prompts, _ = load.lengths(0 if load.dataset else LENGTHS)
+    if not is_servable(model, prompts).any():
+        raise InputError(
+            f"all prompts have {int(prompts.min()):,} tokens or more, but {model} serves "
+            f"{load_model(model).max_position_embeddings:,}, the answer included; give shorter "
+            "ones, or a model of longer contexts",
+            field="dataset" if load.dataset else "input",
+        )
 
 
 def _classes(present: "np.ndarray | None") -> list[str]:

@@ -33,6 +33,15 @@ def label(key: str) -> str:
     return f"{'unclassed' if name == NO_CLASS else name} {latency}" if name else latency
 
 
+def beyond_target(found_ms: float, most_ms: float) -> str:
+    """A time with as few digits as show that it is beyond its target."""
+    for digits in range(4):
+        shown = f"{found_ms:,.{digits}f}"
+        if float(shown.replace(",", "")) > most_ms and (digits or found_ms >= 100):
+            return shown
+    return f"{found_ms:,.6g}"
+
+
 def _most_ms(name: str, limits_ps: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
     prefix = f"{name}." if name else ""
     return tuple((f"{prefix}{one}", ps / PS_PER_MS) for one, ps in limits_ps.items())
@@ -129,6 +138,7 @@ class Miss:
     def text(self) -> str:
         """`p99 TTFT` is said by the caller; this is the figure and the share."""
         if math.isinf(self.found_ms):
-            return f"{label(self.key)} has no value, as no request ended"
-        found = f"{label(self.key)} {self.found_ms:,.0f} ms"
-        return f"{found} is {self.by:.0%} over {self.most_ms:g} ms"
+            return f"{label(self.key)} has no value"
+        found = f"{label(self.key)} {beyond_target(self.found_ms, self.most_ms)} ms"
+        share = "less than 1%" if self.by < 0.005 else f"{self.by:.0%}"
+        return f"{found} is {share} over {self.most_ms:g} ms"

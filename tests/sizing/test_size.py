@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +33,8 @@ from llmsim.sizing.search import (
 )
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
-from llmsim.sizing.targets import Miss, Targets
+from llmsim.sizing.targets import Miss, Targets, beyond_target
+from llmsim.workload import load_dataset
 
 MODEL = "Qwen/Qwen3-8B"
 ASKED: dict[str, Any] = {
@@ -382,13 +384,14 @@ def test_a_pruned_plan_would_have_missed() -> None:
     reasons = set()
     for load, slo in cases:
         targets = Targets.parse(slo, 99)
-        reason, sentence = pruned_reason(plan, load, targets, 400, bench.options)
-        assert reason in REASONS and sentence
-        reasons.add(reason)
+        reason = pruned_reason(plan, load, targets, 400, bench.options)
+        assert reason.name in REASONS and reason.sentence and reason.excess > 1
+        reasons.add(reason.name)
         found = bench.measure(plan, load, load.level, 400, (99.0,))
         assert misses(found, targets)
         easy = Targets.parse("ttft:1e6,tpot:1e6", 99)
-        assert pruned_reason(plan, replace(load, level=0.1), easy, 400, bench.options) == ("", "")
+        low = replace(load, level=0.1)
+        assert not pruned_reason(plan, low, easy, 400, bench.options).name
     assert len(reasons) == 3
 
 
@@ -452,3 +455,96 @@ def test_a_page_is_whole_and_needs_no_network(answer: Answer) -> None:
     start = page.find("<svg")
     if start >= 0:
         assert "polyline" in page[start:]
+
+
+def test_a_device_is_found_whose_instances_need_each_other() -> None:
+    """One instance alone takes a twentieth of its share of four, as nearly all of the target goes
+    into computing long prompts: beside a faster device such a layout looked twenty times too dear.
+    """
+    asked: dict[str, Any] = {"rate": 3.0, "slo": "ttft:1500,tpot:35", "input": "lognormal:3000"}
+    both = size("Qwen/Qwen3-32B", "A100,H20", **asked, architecture="colocated")
+    alone = size("Qwen/Qwen3-32B", "H20", **asked, architecture="colocated")
+    assert both.best is not None and alone.best is not None
+    assert both.best.plan == alone.best.plan
+
+
+def test_prompts_that_no_deployment_serves_are_counted_apart() -> None:
+    """One of 1,000 lognormal prompts is beyond the model's context; the others are served."""
+    asked: dict[str, Any] = {"input": "lognormal:3000", "architecture": "colocated", "seed": 7}
+    found = size("Qwen/Qwen3-30B-A3B", "H20", concurrency=2, slo="ttft:1200", **asked)
+    assert found.best is not None and found.best.run is not None
+    load = f"synthetic:n=1000,rate=1,input=lognormal:3000,output=fixed:200,seed={asked['seed']}"
+    lengths = load_dataset(load, known_models=(), granularity=16).input_tokens
+    beyond = int((lengths >= 40960).sum())
+    assert beyond and found.best.run.too_long == beyond
+    assert found.best.run.completed == 1000 - beyond
+    assert found.as_json()["too_long_requests"] == beyond
+    assert f"{beyond} of 1,000 prompts are too long" in text(found)
+
+
+def test_a_load_that_the_model_cannot_serve_is_refused() -> None:
+    with pytest.raises(InputError, match=r"all prompts have 50,000 tokens .* serves 40,960"):
+        size(MODEL, "H100", rate=1, slo="ttft:500", input="fixed:50000")
+
+
+def test_the_nearest_deployment_is_named_where_nothing_takes_any_load() -> None:
+    """The weights of an eighth can be read in time, but a step takes longer than that."""
+    found = size(MODEL, "L40S", rate=1, slo="tpot:3", architecture="colocated")
+    assert found.best is None
+    shown = text(found)
+    nearest, missed = found.next[0]
+    assert nearest.run is not None and nearest.run.level < 1 and not math.isinf(nearest.run.level)
+    assert missed.startswith("even at ") and "over 3 ms" in missed and missed in shown
+    assert "at least" not in shown, "a layout that was not run is no nearest one"
+
+
+def test_a_reason_names_the_layout_that_comes_nearest() -> None:
+    found = size(MODEL, "H100", rate=1, slo="tpot:0.1", architecture="colocated")
+    assert "(H100 1 x TP8: " in text(found)
+
+
+@pytest.mark.parametrize(
+    ("found_ms", "most_ms", "shown"),
+    [(6.61, 6.5, "6.6"), (803.2, 800.0, "803"), (30.04, 30.0, "30.04"), (1500.3, 1500, "1,500.3")],
+)
+def test_a_figure_that_misses_a_target_is_shown_beyond_it(
+    found_ms: float, most_ms: float, shown: str
+) -> None:
+    assert beyond_target(found_ms, most_ms) == shown
+
+
+def test_a_server_starts_whose_cache_is_below_the_models_context(tmp_path: Path) -> None:
+    """vLLM wants one request of max_model_len to fit: 2,150 blocks hold 34,400 of 40,960 tokens."""
+    plan = Plan("Qwen/Qwen3-32B", "H100", (Pool(Shape(1), 1),))
+    emit(plan, tmp_path)
+    [line] = [one for one in (tmp_path / "vllm.sh").read_text().splitlines() if " serve " in one]
+    longest = int(line.partition("--max-model-len ")[2].split()[0])
+    load = "synthetic:n=2,rate=1,input=100,output=5,seed=1"
+    run = llmsim.run(plan.fields(), load)
+    assert longest == run.summary["kv_cache"][0]["num_blocks"] * 16 < 40960
+    assert any("would not start" in note for note in run.summary["notes"])
+    shorter = llmsim.run(plan.fields(), load, max_model_len=longest)
+    assert not any("would not start" in note for note in shorter.summary["notes"])
+    emit(replace(plan, pools=(Pool(Shape(2), 1),)), tmp_path)
+    assert "--max-model-len" not in (tmp_path / "vllm.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "files"),
+    [
+        ("MI300X", "HIP_VISIBLE_DEVICES=0,1", {"sglang.sh", "compose.yaml", "lws.yaml"}),
+        ("TPU-v6e", "TPU_VISIBLE_CHIPS=0,1", set()),
+    ],
+)
+def test_files_for_devices_of_other_vendors(
+    device: str, variable: str, files: set[str], tmp_path: Path
+) -> None:
+    plan = Plan(MODEL, device, (Pool(Shape(2), 1),))
+    written = {path.name for path in emit(plan, tmp_path)}
+    assert files | {"vllm.sh", "cluster.json"} <= written and "dynamo.yaml" not in written
+    assert variable in (tmp_path / "vllm.sh").read_text()
+    texts = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert "nvidia" not in texts.lower().replace("nvidia.com/v1alpha1", "")
+    if files:
+        assert "amd.com/gpu: '2'" in (tmp_path / "lws.yaml").read_text()
+        assert variable in (tmp_path / "compose.yaml").read_text()

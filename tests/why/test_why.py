@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import llmsim
-from evaluation.why import KINDS, control, named_first
+from evaluation.why import KINDS, control, named_first, poisson
 from llmsim.api.why.answer import Why
 from llmsim.api.why.seen import Seen
 from llmsim.cli import main
@@ -180,3 +181,69 @@ def test_a_run_without_steps_is_refused() -> None:
 def test_changes_that_cannot_run_are_kept_with_their_problem() -> None:
     answer: Why = squeezed().why("ttft", 90)
     assert all(one.after is not None or one.problem for one in answer.what_ifs)
+
+
+def drawn(seed: int, rate: float, n: int = 400) -> pd.DataFrame:
+    """Requests of moderate lengths, the same ones for a seed."""
+    return poisson(np.random.default_rng(seed), rate, n)
+
+
+def instances_of(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for node in fields["nodes"] for one in node["instances"]]
+
+
+def test_a_small_cache_of_decode_instances_is_not_said_of_prefill_ones() -> None:
+    """The prefill instance's cache never fills, though its requests are preempted later."""
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=2).fields()
+    for instance in instances_of(fields)[1:]:
+        instance["num_gpu_blocks_override"] = 400
+    result = llmsim.run(fields, drawn(4, 12.0))
+    assert result.requests["preemptions"].sum() > 0
+    causes = result.why().causes
+    assert [(one.name, one.group in (1, 2)) for one in causes] == [("small KV cache", True)]
+
+
+def test_a_remedy_of_one_instance_takes_nothing_from_its_peers() -> None:
+    """Four times a small limit is less than what the peers have."""
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", instances=3).fields()
+    instances_of(fields)[1]["num_gpu_blocks_override"] = 620
+    result = llmsim.run(fields, drawn(1, 24.0), request_routing_policy="RR")
+    answer = result.why()
+    assert (answer.causes[0].name, answer.causes[0].group) == ("small KV cache", 1)
+    [tested] = [one for one in answer.what_ifs if one.cause == "small KV cache"]
+    assert tested.change == "4 times the KV cache (2480 blocks for group 1)"
+    instances_of(fields)[1]["num_gpu_blocks_override"] = 2480
+    raised = llmsim.run(fields, drawn(1, 24.0), request_routing_policy="RR")
+    assert tested.after == pytest.approx(raised.summary["p99_ttft_ms"])
+
+
+def test_one_slow_instance_of_several_is_a_straggler_whatever_slows_it() -> None:
+    fields = llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H100", tp=2, instances=3).fields()
+    instances_of(fields)[0] |= {"enforce_eager": True, "launch_ns": 90_000}
+    result = llmsim.run(fields, drawn(7, 20.0), request_routing_policy="RR")
+    causes = result.why("tpot").causes
+    assert [one.name for one in causes] == ["straggler", "host overhead"]
+    assert causes[0].group == 0
+
+
+def test_requests_whose_own_prompts_are_long_have_that_as_their_cause() -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", instances=2)
+    requests = drawn(2, 10.0)
+    requests.loc[range(0, 400, 40), "input_tokens"] = 30_000
+    result = llmsim.run(cluster, requests)
+    answer = result.why()
+    assert answer.causes[0].name == "long prompts"
+    after = {one.change: one.after for one in answer.what_ifs}
+    others = result.requests.loc[requests["input_tokens"] < 30_000, "ttft_ps"]
+    alone = llmsim.run(cluster, requests[requests["input_tokens"] < 30_000])
+    without = next(value for change, value in after.items() if change.startswith("without the 10"))
+    assert without == pytest.approx(alone.summary["p99_ttft_ms"])
+    assert without <= np.percentile(others, 99) / 1e9 and "TP2 instead of TP1" in after
+
+
+def test_attention_and_ffn_are_counted_apart() -> None:
+    cluster = llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H100", tp=2, attention=1, ffn=1)
+    answer = llmsim.run(cluster, drawn(14, 4.0, 100)).why("e2el")
+    changes = [one.change for one in answer.what_ifs]
+    assert "2 attention and 2 FFN instances instead of 1 and 1" in changes
+    assert not any("router" in one for one in changes), "there is one way only"

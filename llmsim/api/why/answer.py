@@ -33,6 +33,8 @@ MATERIAL = 0.25
 """Part of the percentile, or of the mean from it on, that a remedy must take away to confirm a
 cause.
 """
+MATERIAL_OF_SIZE = 0.35
+"""The same for too few devices: twice as many take a quarter from the tail of many healthy runs."""
 HALF = 0.5
 """A cause of a lower kind comes first if it explains this part of what a higher kind does."""
 DIGITS = 6
@@ -55,6 +57,8 @@ class WhatIf:
     """Why the changed run is not possible."""
     mean_before: float = 0.0
     mean_after: float | None = None
+    group: int | None = None
+    """The group of the cause."""
 
     @property
     def reduction(self) -> float:
@@ -210,10 +214,10 @@ def _check_steps(seen: Seen) -> None:
 
 def _tested(seen: Seen, found: Sequence[Candidate], most: int | None) -> list[WhatIf]:
     """The remedies of all candidates, most suspicious first, each run once."""
-    planned: dict[str, tuple[Change, str | None]] = {}
+    planned: dict[str, tuple[Change, Candidate | None]] = {}
     for one in sorted(found, key=lambda one: (one.kind, -one.share)):
         for change in one.remedies:
-            planned.setdefault(change.text, (change, one.name))
+            planned.setdefault(change.text, (change, one))
     for change in _general(seen):
         planned.setdefault(change.text, (change, None))
     chosen = list(planned.values())[:most]
@@ -223,25 +227,25 @@ def _tested(seen: Seen, found: Sequence[Candidate], most: int | None) -> list[Wh
 def _general(seen: Seen) -> Iterator[Change]:
     """What is worth to know of any run: whether more instances help."""
     group = int(np.bincount(seen.waiting_group[seen.cohort]).argmax())
-    pool = seen.pool_of(group)
-    role = seen.result._prepared.deployment.groups[group].pd_type
-    named = f"{role} instances" if role in ("prefill", "decode") else "instances"
-    yield more_instances(seen.result, pool, f"{2 * len(pool)} {named} instead of {len(pool)}")
+    yield more_instances(seen.result, seen.pool_of(group))
 
 
-def _run(seen: Seen, change: Change, cause: str | None) -> WhatIf:
+def _run(seen: Seen, change: Change, candidate: Candidate | None) -> WhatIf:
     import warnings
+
+    cause = None if candidate is None else candidate.name
+    group = None if candidate is None else candidate.group
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = change.make(seen.result.inputs).run(steps=False, series=False)
     except (InputError, InfeasibleError) as error:
-        return WhatIf(change.text, seen.value_ms, None, cause, str(error))
+        return WhatIf(change.text, seen.value_ms, None, cause, str(error), group=group)
     before = _without_change(seen, change)
     after = slowness_of(metric_ms(other, seen.metric), seen.percentile)
     if after is None:
-        return WhatIf(change.text, before.value_ms, None, cause, NONE_FINISHED)
+        return WhatIf(change.text, before.value_ms, None, cause, NONE_FINISHED, group=group)
     return WhatIf(
         change.text,
         before.value_ms,
@@ -249,6 +253,7 @@ def _run(seen: Seen, change: Change, cause: str | None) -> WhatIf:
         cause,
         mean_before=before.mean_ms,
         mean_after=after.mean_ms,
+        group=group,
     )
 
 
@@ -265,21 +270,34 @@ def _causes(
     found: Sequence[Candidate], tested: Sequence[WhatIf], *, confirmed: bool
 ) -> list[Cause]:
     """Candidates that a run confirms, in order of what their best remedy takes away."""
-    best, kinds = {one.name: 0.0 for one in found}, {one.name: one.kind for one in found}
-    for what_if in tested:
-        if what_if.cause is not None:
-            relief = what_if.relief(kinds[what_if.cause])
-            best[what_if.cause] = max(best[what_if.cause], relief)
-    chosen = [one for one in found if not confirmed or best[one.name] >= MATERIAL]
-    ranked: list[Candidate] = []
+    best = [_best_relief(one, tested) for one in found]
+    chosen = [i for i in range(len(found)) if not confirmed or best[i] >= _material(found[i].kind)]
+    ranked: list[int] = []
     for kind in sorted(Kind, reverse=True):
-        mine = sorted((one for one in chosen if one.kind == kind), key=lambda one: -best[one.name])
-        enough = not ranked or any(best[one.name] >= HALF * best[ranked[0].name] for one in mine)
+        mine = sorted((i for i in chosen if found[i].kind == kind), key=lambda i: -best[i])
+        enough = not ranked or any(best[i] >= HALF * best[ranked[0]] for i in mine)
         ranked = [*mine, *ranked] if enough else [*ranked, *mine]
-    return [
-        Cause(one.name, one.group, one.share, one.evidence, one.resource, best[one.name])
-        for one in ranked
+    return [_cause(found[i], best[i]) for i in ranked]
+
+
+def _material(kind: Kind) -> float:
+    return MATERIAL_OF_SIZE if kind == Kind.SIZE else MATERIAL
+
+
+def _best_relief(candidate: Candidate, tested: Sequence[WhatIf]) -> float:
+    """What the best remedy of a candidate takes away; one name may have candidates of several
+    groups.
+    """
+    mine = [
+        one.relief(candidate.kind)
+        for one in tested
+        if (one.cause, one.group) == (candidate.name, candidate.group)
     ]
+    return max(mine, default=0.0)
+
+
+def _cause(one: Candidate, reduction: float) -> Cause:
+    return Cause(one.name, one.group, one.share, one.evidence, one.resource, reduction)
 
 
 def _counts(seen: Seen, rows: Rows) -> dict[str, int]:

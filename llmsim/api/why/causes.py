@@ -3,7 +3,7 @@
 A candidate is only named as a cause when a run with one of its remedies confirms it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -44,6 +44,10 @@ MOVED = 0.15
 """Share of the cohort's time in transfers, or idle for the host, from which it is a symptom."""
 LONG, FEW = 8.0, 0.2
 """A prompt is long from LONG times the median on, as long as at most FEW of all prompts are."""
+LONG_THEMSELVES = 20.0
+"""The same where the long prompts are the slowest requests: prompts of most loads differ by less,
+and the longest ones come last in any.
+"""
 SLOWER = 1.25
 """Step time over that of its peers at equal batches, from which a group is a straggler."""
 UNEVEN = 1.25
@@ -57,11 +61,13 @@ FACTOR = 4
 class Kind(IntEnum):
     """Causes of a lower kind are named first where they explain half of what a higher one does."""
 
-    FLAW = 0
+    OUTLIER = 0
+    """One instance that is worse than its peers, whatever it is that makes it worse."""
+    FLAW = 1
     """A part or a setting that is worse than it need be."""
-    LOAD = 1
+    LOAD = 2
     """How requests arrive and mix."""
-    SIZE = 2
+    SIZE = 3
     """Too few devices: more of them help against every wait."""
 
 
@@ -121,16 +127,18 @@ def _small_kv_cache(seen: Seen) -> Iterator[Candidate]:
     share = seen.share(*WAITING)
     for group in _groups(seen):
         info = seen.result._results.groups[group]
-        lost = int(seen.result._results.requests.preemptions[_rows(seen, group)].sum())
         full = _full_share(seen, group)
+        lost = _preemptions(seen, group)
         if share < WAITED or (full < 0.5 and not lost):
             continue
         blocks = info.num_blocks * FACTOR
+        of_group = {one: seen.result._results.groups[one].num_blocks for one in seen.pool_of(group)}
+        raised = _below(of_group, blocks)
         remedy = changes.instance_keys(
             seen.result,
-            seen.pool_of(group),
+            raised,
             {"num_gpu_blocks_override": blocks},
-            f"{FACTOR} times the KV cache ({blocks} blocks for each instance)",
+            f"{FACTOR} times the KV cache ({blocks} blocks for {_whose(seen, group, raised)})",
         )
         evidence = (
             f"the {info.num_blocks} KV blocks of group {group} are full in {full:.0%} of the steps "
@@ -168,6 +176,31 @@ def _long_prompts(seen: Seen) -> Iterator[Candidate]:
         f"group with one of {len(blocking)} prompts above {limit:.0f} tokens"
     )
     yield Candidate("long prompts ahead", group, "compute", share, evidence, remedies)
+
+
+def _long_themselves(seen: Seen) -> Iterator[Candidate]:
+    """The slowest requests are the few whose own prompts take long to compute."""
+    tokens = seen.input_tokens
+    limit = LONG_THEMSELVES * float(np.median(tokens))
+    count = int((tokens > limit).sum())
+    share = seen.share("prefill")
+    few = 0 < count <= FEW * len(tokens)
+    if seen.metric == "tpot" or not few or np.median(tokens[seen.cohort]) <= limit:
+        return
+    if share < MOSTLY:
+        return
+    group = _main_group(seen)
+    remedies = (
+        changes.wider(seen.result, seen.pool_of(group)),
+        changes.without_prompts(
+            int(limit), f"without the {count} prompts above {limit:.0f} tokens"
+        ),
+    )
+    evidence = (
+        f"the slowest requests compute their own prompts of {np.median(tokens[seen.cohort]):,.0f} "
+        f"tokens for {share:.0%} of their time; the median prompt has {np.median(tokens):,.0f}"
+    )
+    yield Candidate("long prompts", group, "compute", share, evidence, remedies, Kind.LOAD)
 
 
 def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
@@ -212,7 +245,7 @@ def _straggler(seen: Seen) -> Iterator[Candidate]:
         f"at equal batches, steps of group {group} take {slower[group]:.2f} times as long as those "
         f"of its peers, and {share:.0%} of the slowest requests are there"
     )
-    yield Candidate("straggler", group, "compute", share, evidence, (remedy,))
+    yield Candidate("straggler", group, "compute", share, evidence, (remedy,), Kind.OUTLIER)
 
 
 def _router_imbalance(seen: Seen) -> Iterator[Candidate]:
@@ -284,11 +317,13 @@ def _sequence_limit(seen: Seen) -> Iterator[Candidate]:
         met = float(at_limit.mean()) if limit and len(at_limit) else 0.0
         if share < WAITED or met < 0.5:
             continue
+        more = limit * FACTOR
+        raised = _below(_options(seen, group, "max_num_seqs"), more)
         remedy = changes.instance_keys(
             seen.result,
-            seen.pool_of(group),
-            {"max_num_seqs": limit * FACTOR},
-            f"max_num_seqs {limit * FACTOR} instead of {limit}",
+            raised,
+            {"max_num_seqs": more},
+            f"max_num_seqs {more} instead of {limit}{_where(seen, group, raised)}",
         )
         evidence = (
             f"group {group} runs its limit of {limit} sequences in {met:.0%} of the steps in which "
@@ -309,11 +344,13 @@ def _token_budget(seen: Seen) -> Iterator[Candidate]:
         if full < 0.5 or share < WAITED:
             continue
         more = engine.max_num_batched_tokens * FACTOR
+        raised = _below(_options(seen, group, "max_num_batched_tokens"), more)
         remedy = changes.instance_keys(
             seen.result,
-            seen.pool_of(group),
+            raised,
             {"max_num_batched_tokens": more, "max_num_scheduled_tokens": None},
-            f"max_num_batched_tokens {more} instead of {engine.max_num_batched_tokens}",
+            f"max_num_batched_tokens {more} instead of {engine.max_num_batched_tokens}"
+            f"{_where(seen, group, raised)}",
         )
         evidence = (
             f"{full:.0%} of the steps with prompts fill the budget of {budget} tokens, and the "
@@ -375,16 +412,45 @@ def _too_few_devices(seen: Seen) -> Iterator[Candidate]:
         )
     if busy < 0.85 or share < least:
         return
-    role = seen.result._prepared.deployment.groups[group].pd_type
-    named = f"{role} instance" if role in ("prefill", "decode") else "instance"
-    remedy = changes.more_instances(
-        seen.result, pool, f"{2 * len(pool)} {named}s instead of {len(pool)}"
-    )
+    named = _instance(seen, group)
+    remedy = changes.more_instances(seen.result, pool)
     evidence = (
         f"the {len(pool)} {named}{'s' * (len(pool) > 1)} of the pool had work for at least "
         f"{busy:.0%} of the time, and {what}"
     )
     yield Candidate(f"too few {named}s", group, "compute", share, evidence, (remedy,), Kind.SIZE)
+
+
+def _instance(seen: Seen, group: int) -> str:
+    """`instance`, or `prefill instance`."""
+    role = seen.result._prepared.deployment.groups[group].pd_type
+    return "instance" if role is None else f"{role} instance"
+
+
+def _options(seen: Seen, group: int, name: str) -> dict[int, int]:
+    """An option of the engines of a group and of its peers."""
+    groups = seen.result._prepared.lowered.groups
+    return {one: int(getattr(groups[one].engine, name)) for one in seen.pool_of(group)}
+
+
+def _below(of_group: Mapping[int, int], value: int) -> list[int]:
+    """The groups that have less: a remedy of one group takes nothing from its peers."""
+    return [group for group, has in of_group.items() if has < value]
+
+
+def _whose(seen: Seen, group: int, raised: list[int]) -> str:
+    """`each prefill instance`, or the groups where peers of them have as much."""
+    if len(raised) == len(seen.pool_of(group)):
+        return f"each {_instance(seen, group)}"
+    return f"group{'s' * (len(raised) > 1)} {', '.join(map(str, raised))}"
+
+
+def _where(seen: Seen, group: int, raised: list[int]) -> str:
+    """The same behind an option, where that is not the one of all instances."""
+    everywhere = len(raised) == len(seen.pool_of(group))
+    if everywhere and seen.result._prepared.deployment.groups[group].pd_type is None:
+        return ""
+    return f" in {_whose(seen, group, raised)}"
 
 
 def _main_group(seen: Seen) -> int:
@@ -407,6 +473,13 @@ def _rows(seen: Seen, group: int) -> Rows:
     return np.asarray(cohort[mine])
 
 
+def _preemptions(seen: Seen, group: int) -> int:
+    """Preemptions of the cohort where the group's cache was ever full; others were elsewhere."""
+    if not _few_blocks(seen, group, seen.steps_of(group)).any():
+        return 0
+    return int(seen.result._results.requests.preemptions[_rows(seen, group)].sum())
+
+
 def _held_up(seen: Seen, group: int, mixed: Flags, extra_ps: Int64) -> float:
     """The share of the cohort's time after the first token that `mixed` steps add to decodes."""
     end = seen.steps_of(group)["end_ps"]
@@ -421,11 +494,16 @@ def _held_up(seen: Seen, group: int, mixed: Flags, extra_ps: Int64) -> float:
 
 def _full_share(seen: Seen, group: int) -> float:
     """The share of steps with others waiting in which few KV blocks are free."""
-    steps = waiting_steps(seen, group)
+    few = _few_blocks(seen, group, waiting_steps(seen, group))
+    return float(few.mean()) if len(few) else 0.0
+
+
+def _few_blocks(seen: Seen, group: int, steps: Mapping[str, NDArray[Any]]) -> Flags:
+    """At which steps too few KV blocks are free for the next prompts."""
     info = seen.result._results.groups[group]
     median = float(np.median(seen.input_tokens)) / max(info.block_size, 1)
-    few = steps["free_blocks"] <= max(0.05 * info.num_blocks, 2 * median)
-    return float(few.mean()) if len(few) else 0.0
+    few: Flags = steps["free_blocks"] <= max(0.05 * info.num_blocks, 2 * median)
+    return few
 
 
 RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
@@ -433,6 +511,7 @@ RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _slow_links,
     _small_kv_cache,
     _long_prompts,
+    _long_themselves,
     _prompts_between_decodes,
     _straggler,
     _router_imbalance,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llmsim.core import Workload
 
 Fields = dict[str, Any]
+WIDTHS = ("tp_size", "attn_tp_size", "ffn_tp_size", "npu_num")
+"""Keys of an instance that grow with its tensor parallelism."""
 Path = tuple[str | int, ...]
 
 
@@ -59,11 +61,13 @@ def like_peer(result: "Result", group: int, peer: int, text: str) -> Change:
     return Change(text, _edited(edit))
 
 
-def more_instances(result: "Result", groups: Sequence[int], text: str) -> Change:
+def more_instances(result: "Result", groups: Sequence[int]) -> Change:
     """Each instance behind these groups once more, in a node like its own; with layouts, which
-    share their devices, each instance of all layouts.
+    share their devices, each instance of all layouts. Attention brings its FFN.
     """
-    paths = set(_paths(result, groups))
+    all_groups = result._prepared.deployment.groups
+    ffns = {ffn for group in groups if (afd := all_groups[group].afd) for ffn in afd.ffn}
+    paths = set(_paths(result, sorted({*groups, *ffns})))
 
     def edit(fields: Fields) -> None:
         for layout in fields.get("layouts", {}).values():
@@ -87,8 +91,28 @@ def more_instances(result: "Result", groups: Sequence[int], text: str) -> Change
             fields["num_nodes"] = len(fields["nodes"])
 
     if result._prepared.lowered.layouts is not None:
-        text = "twice the devices in every layout"
-    return Change(text, _edited(edit))
+        return Change("twice the devices in every layout", _edited(edit))
+    if ffns:
+        counted = f"{2 * len(groups)} attention and {2 * len(ffns)} FFN instances"
+        return Change(f"{counted} instead of {len(groups)} and {len(ffns)}", _edited(edit))
+    role = all_groups[groups[0]].pd_type
+    named = "instances" if role is None else f"{role} instances"
+    return Change(f"{2 * len(groups)} {named} instead of {len(groups)}", _edited(edit))
+
+
+def wider(result: "Result", groups: Sequence[int]) -> Change:
+    """Twice the tensor parallelism of the instances behind these groups."""
+    paths = set(_paths(result, groups))
+    tp = result._results.groups[groups[0]].tp
+
+    def edit(fields: Fields) -> None:
+        for path in paths:
+            instance = _at(fields, path)
+            wide = [key for key in WIDTHS if instance.get(key)]
+            for key in wide or WIDTHS[:1]:
+                instance[key] = 2 * instance.get(key, 1)
+
+    return Change(f"TP{2 * tp} instead of TP{tp}", _edited(edit))
 
 
 def disaggregated(result: "Result", groups: Sequence[int]) -> Change:
@@ -170,6 +194,11 @@ def evenly_spaced(text: str) -> Change:
         return replace(workload, arrival_ps=arrival)
 
     return Change(text, _workload(space))
+
+
+def without_prompts(most: int, text: str) -> Change:
+    """The same requests without the longest prompts, where these are the slow requests."""
+    return Change(text, without_long_prompts(most, text).make)
 
 
 @dataclass(frozen=True)

@@ -205,12 +205,14 @@ class Seen:
     @cached_property
     def pools(self) -> list[list[int]]:
         """Groups that take requests from each other: the same model and role at the same time."""
-        found: dict[tuple[str, str, int], list[int]] = {}
+        found: dict[tuple[str, str, str, int], list[int]] = {}
         firsts = [first for _, first in self.result._results.layout_visits]
         for group in self.result._prepared.deployment.groups:
             info = self.result._results.groups[group.index]
             visit = bisect_right(firsts, group.index)
-            found.setdefault((info.model_name, str(group.pd_type), visit), []).append(group.index)
+            domain = "" if group.afd is None else group.afd.domain
+            key = (info.model_name, str(group.pd_type), domain, visit)
+            found.setdefault(key, []).append(group.index)
         return list(found.values())
 
     def pool_of(self, group: int) -> list[int]:

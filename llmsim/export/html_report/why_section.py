@@ -58,7 +58,7 @@ def no_cause(changes: Iterable[tuple[str, float]]) -> str:
         return "No single cause: no change that was tested takes a quarter of it away."
     return (
         f"No single cause: {change} would take {most:.0%} away, as more devices shorten every "
-        "tail, but nothing in the run shows that devices are short."
+        "tail, which alone does not show that devices are short."
     )
 
 

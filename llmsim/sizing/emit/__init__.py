@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.sizing.emit import compose, kubernetes, servers
+from llmsim.sizing.emit.accelerators import NVIDIA, accelerator_of, vendor_of
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.shapes import AFD
 
+SCRIPT = "vllm.sh"
+DYNAMO = "dynamo.yaml"
 WRITERS: dict[str, Callable[[Plan], str]] = {
-    "vllm.sh": servers.vllm_script,
+    SCRIPT: servers.vllm_script,
     "sglang.sh": servers.sglang_script,
     "compose.yaml": compose.compose,
-    "dynamo.yaml": kubernetes.dynamo,
+    DYNAMO: kubernetes.dynamo,
     "llm-d-values.yaml": kubernetes.llm_d,
     "lws.yaml": kubernetes.leader_worker_sets,
 }
@@ -34,11 +37,18 @@ def cluster_fields(plan: Plan) -> dict[str, Any]:
     return fields
 
 
+def _writable(plan: Plan) -> list[str]:
+    """The files for the devices of a plan's vendor; Dynamo is NVIDIA's."""
+    if not accelerator_of(plan).image:
+        return [SCRIPT]
+    return [name for name in WRITERS if name != DYNAMO or vendor_of(plan) == NVIDIA]
+
+
 def emit(plan: Plan, folder: Path) -> list[Path]:
     """Writes all files into a folder; raises InputError where that is not possible.
 
     Released engines run attention and FFN on the same devices, so that a plan that has them apart
-    is written as a cluster file alone.
+    is written as a cluster file alone. Manifests are for devices whose containers are known.
     """
     from llmsim.export.files import atomic_writer, check_writable_folder
     from llmsim.export.json import json_text
@@ -46,7 +56,7 @@ def emit(plan: Plan, folder: Path) -> list[Path]:
     check_writable_folder(folder)
     texts = {CLUSTER: json_text(cluster_fields(plan))}
     if plan.architecture != AFD:
-        texts |= {name: write(plan) for name, write in WRITERS.items()}
+        texts |= {name: WRITERS[name](plan) for name in _writable(plan)}
     for name, text in texts.items():
         with atomic_writer(folder / name) as stream:
             stream.write(text)

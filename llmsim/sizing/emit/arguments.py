@@ -25,9 +25,26 @@ def vllm_arguments(plan: Plan, pool: Pool) -> list[str]:
         words.append("--enable-expert-parallel")
     for name, value in plan.engine:
         words += _vllm_option(name, value)
+    if (longest := _longest_that_starts(plan, pool)) is not None:
+        words += _vllm_option("max_model_len", longest)
     if pool.role:
         words += ["--kv-transfer-config", json.dumps(NIXL, separators=(",", ":"))]
     return words
+
+
+def _longest_that_starts(plan: Plan, pool: Pool) -> int | None:
+    """max_model_len where the KV cache does not hold a request of the model's own length."""
+    from llmsim.lowering import LoweringOptions
+    from llmsim.lowering.startup import starts_with
+    from llmsim.sizing.bounds import first_groups, views_of
+
+    first = first_groups(plan)[plan.pools.index(pool)]
+    view = views_of(plan.deployment(), pool, first, LoweringOptions())[0]
+    model = view.request.model
+    most = starts_with(view.ledger, model, view.request.layout, view.engine)
+    if most is None or most >= model.max_position_embeddings:
+        return None
+    return most
 
 
 def _vllm_option(name: str, value: Any) -> list[str]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
+from llmsim.sizing.emit.accelerators import accelerator_of
 from llmsim.sizing.emit.arguments import vllm_arguments
-from llmsim.sizing.emit.compose import IMAGE
 from llmsim.sizing.plan import Plan, Pool
 
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest"
@@ -69,6 +69,7 @@ def llm_d(plan: Plan) -> str:
         "prefill": {"create": False},
         "decode": {"create": False},
     }
+    accelerator = accelerator_of(plan)
     for pool in plan.pools:
         shape = pool.shape
         values[pool.role or "decode"] = {
@@ -78,13 +79,13 @@ def llm_d(plan: Plan) -> str:
             "containers": [
                 {
                     "name": "vllm",
-                    "image": IMAGE,
+                    "image": accelerator.image,
                     "modelCommand": "vllmServe",
                     "args": _without(
                         _without(vllm_arguments(plan, pool)[1:], "--tensor-parallel-size"),
                         "--data-parallel-size",
                     ),
-                    "resources": {"limits": {"nvidia.com/gpu": str(shape.devices)}},
+                    "resources": {"limits": {accelerator.resource: str(shape.devices)}},
                 }
             ],
         }
@@ -98,14 +99,15 @@ def leader_worker_sets(plan: Plan) -> str:
 
 def _set(plan: Plan, pool: Pool) -> dict[str, Any]:
     name = f"{_name(plan)}-{pool.role}" if pool.role else _name(plan)
+    accelerator = accelerator_of(plan)
     container = {
         "name": "vllm",
-        "image": IMAGE,
+        "image": accelerator.image,
         "args": [*vllm_arguments(plan, pool), "--port", str(PORT)],
         "envFrom": [{"secretRef": {"name": SECRET}}],
         "ports": [{"containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
-        "resources": {"limits": {"nvidia.com/gpu": str(pool.shape.devices)}},
+        "resources": {"limits": {accelerator.resource: str(pool.shape.devices)}},
     }
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",

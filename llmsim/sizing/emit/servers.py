@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
+from llmsim.sizing.emit.accelerators import accelerator_of
 from llmsim.sizing.emit.arguments import sglang_arguments, vllm_arguments
 from llmsim.sizing.plan import Plan, Pool
 
@@ -10,6 +11,8 @@ FIRST_PORT = 8100
 ROUTER_PORT = 8000
 SIDE_PORT = 5600
 """First port of vLLM's NIXL side channel, which every prefill and decode server needs."""
+POLICY = "power_of_two"
+"""The routers' policy that looks at load, as the router does which the plan was measured with."""
 BOOTSTRAP_PORT = 8998
 
 
@@ -25,19 +28,20 @@ def placed(plan: Plan) -> Iterator[tuple[int, int, int, Pool]]:
 def vllm_script(plan: Plan) -> str:
     """`vllm serve` lines; without roles a router spreads the requests over the ports."""
     lines = _head(plan)
+    visible = accelerator_of(plan).visible
     for node, gpu, number, pool in placed(plan):
         side = f"VLLM_NIXL_SIDE_CHANNEL_PORT={SIDE_PORT + number} " if pool.role else ""
         words = [*vllm_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
-        lines += _server(node, gpu, pool, f"{side}CUDA_VISIBLE_DEVICES", "vllm serve", words)
+        lines += _server(node, gpu, pool, f"{side}{visible}", "vllm serve", words)
     roles = {role: _urls(plan, role) for role in ("prefill", "decode")}
     if plan.architecture == "pd":
         lines.append("# vllm-router sends each prompt to a prefill and then to a decode server.")
-        words = ["--vllm-pd-disaggregation", "--policy", "round_robin"]
+        words = ["--vllm-pd-disaggregation", "--policy", POLICY]
         words += [word for url in roles["prefill"] for word in ("--prefill", url)]
         words += [word for url in roles["decode"] for word in ("--decode", url)]
     else:
         lines.append("# vllm-router spreads the requests over the servers.")
-        words = ["--worker-urls", *_urls(plan, None), "--policy", "round_robin"]
+        words = ["--worker-urls", *_urls(plan, None), "--policy", POLICY]
     lines.append(f"vllm-router {shlex.join([*words, '--port', str(ROUTER_PORT)])}")
     return "\n".join(lines) + "\n"
 
@@ -45,13 +49,14 @@ def vllm_script(plan: Plan) -> str:
 def sglang_script(plan: Plan) -> str:
     """SGLang's servers and its router."""
     lines = _head(plan)
+    visible = accelerator_of(plan).visible
     for node, gpu, number, pool in placed(plan):
         words = [*sglang_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
         if pool.role == "prefill":
             words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + number)]
         command = "python -m sglang.launch_server"
-        lines += _server(node, gpu, pool, "CUDA_VISIBLE_DEVICES", command, words)
-    router = ["--port", str(ROUTER_PORT)]
+        lines += _server(node, gpu, pool, visible, command, words)
+    router = ["--port", str(ROUTER_PORT), "--policy", POLICY]
     if plan.architecture == "pd":
         router.append("--pd-disaggregation")
         for node, _, number, pool in placed(plan):
