@@ -111,6 +111,15 @@ BENCHMARKS = (
         "100k_10rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 10)), 1.5, 200
     ),
     Benchmark(
+        "100k_10rps_sglang",  # at most 1.5 times the line above
+        (
+            *("--cluster-config", H100, "--dataset", synthetic(100_000, 10)),
+            *("--scheduler", "sglang"),
+        ),
+        0,
+        200,
+    ),
+    Benchmark(
         "100k_40rps", ("--cluster-config", H100, "--dataset", synthetic(100_000, 40)), 1.5, 200
     ),
     Benchmark("1k_10rps", ("--cluster-config", H100, "--dataset", synthetic(1_000, 10))),
@@ -191,7 +200,7 @@ def main() -> None:
     if arguments.repeat < 1:
         parser.error(f"--repeat is {arguments.repeat}; it must be at least 1")
     print(
-        f"{'benchmark':14}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"  # noqa: E501
+        f"{'benchmark':18}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"  # noqa: E501
     )
     for benchmark in BENCHMARKS:
         if arguments.names and benchmark.name not in arguments.names:
@@ -204,7 +213,7 @@ def main() -> None:
             f"{b:g}" if b else "-" for b in (benchmark.cpu_budget_s, benchmark.memory_budget_mb)
         ]
         print(
-            f"{benchmark.name:14}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}{steps:10d}"
+            f"{benchmark.name:18}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}{steps:10d}"
             f"{1e6 * cpu / steps:9.2f}",
             flush=True,
         )

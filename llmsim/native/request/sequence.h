@@ -48,7 +48,7 @@ struct Sequence {
   bool passed_over = false;  // by those behind it in the queue, and has not run since
   // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to
   // count it: no block is filled or needed, and nothing ends. Set whenever a step is scheduled in
-  // full; only VllmV1 makes use of them.
+  // full by VllmV1. Sglang uses the first alone, for outputs.
   std::int32_t fast_until_tokens = 0, fast_computed = 0;
   // Known tokens when it last started to run; and computed ones of then and of steps in its prompt
   // that have ended since.

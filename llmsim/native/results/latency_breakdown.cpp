@@ -262,20 +262,27 @@ class Walk {
     if (span_ != BlamedSpan::FirstToken) tokens(id, t, runs);
   }
 
-  // After the first token of these runs of one group.
+  // After the first token of these runs of one group: all steps up to the last token but those in
+  // gaps, which are a few between two runs.
   void tokens(RequestId id, const StepSums& t, std::span<const RequestLog::Run> runs) {
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      stretch(id, t, runs[i].first + 1, runs[i].last, blame_.decode);
-      if (i + 1 < runs.size()) gap(id, t, runs[i].last, runs[i + 1].first);
-    }
+    StepSums::Sums without;
+    for (std::size_t i = 1; i < runs.size(); ++i)
+      gap(id, t, runs[i - 1].last, runs[i].first, without);
+    add(id, sums(t, runs.front().first + 1, runs.back().last) - without, blame_.decode);
   }
 
   // Steps first .. last, the device idle before each of them included.
   void stretch(RequestId id, const StepSums& t, std::int32_t first, std::int32_t last,
                std::vector<Ps>& part) {
-    if (first > last) return;
-    const StepSums::Sums sums =
-        t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+    add(id, sums(t, first, last), part);
+  }
+
+  static StepSums::Sums sums(const StepSums& t, std::int32_t first, std::int32_t last) {
+    if (first > last) return {};
+    return t.over(static_cast<std::size_t>(first), static_cast<std::size_t>(last));
+  }
+
+  void add(RequestId id, const StepSums::Sums& sums, std::vector<Ps>& part) {
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
     blame_.m2n[id] += sums.m2n;
@@ -333,18 +340,21 @@ class Walk {
     blame_.wait[id] += std::max<Ps>(0, to - from) - pause.recall - pause.host;
   }
 
-  // Between the outputs `before` and `after`, of which only the second gave a token.
-  void gap(RequestId id, const StepSums& t, std::int32_t before, std::int32_t after) {
+  // Between the outputs `before` and `after`, of which only the second gave a token. Adds the
+  // steps that are not the request's, or have their parts from here, to `without`.
+  void gap(RequestId id, const StepSums& t, std::int32_t before, std::int32_t after,
+           StepSums::Sums& without) {
     if (lost_before(after)) {
       blame_.preemption[id] += t.end(after) - t.end(before);
-      return;
-    }
-    if (t.overlaps) {
+      without += sums(t, before + 1, after);
+    } else if (t.overlaps) {
       idle(id, t, static_cast<std::size_t>(after), t.end(before), t.start(after));
-      return step(id, t, after, std::max(t.start(after), t.end(before)), blame_.decode);
+      step(id, t, after, std::max(t.start(after), t.end(before)), blame_.decode);
+      without += sums(t, before + 1, after);
+    } else {
+      blame_.wait[id] += t.end(after - 1) - t.end(before);
+      without += sums(t, before + 1, after - 1);
     }
-    blame_.wait[id] += t.end(after - 1) - t.end(before);
-    stretch(id, t, after, after, blame_.decode);
   }
 
   // Whether a preemption happened since the last call, up to the step with this output; such

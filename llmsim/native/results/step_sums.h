@@ -34,6 +34,17 @@ class StepSums {
               idle - other.idle,       recall - other.recall,
               others - other.others,   encoder - other.encoder};
     }
+    Sums& operator+=(const Sums& other) {
+      compute += other.compute;
+      collective += other.collective;
+      m2n += other.m2n;
+      waiting += other.waiting;
+      idle += other.idle;
+      recall += other.recall;
+      others += other.others;
+      encoder += other.encoder;
+      return *this;
+    }
   };
 
   explicit StepSums(const Group& group)
@@ -58,7 +69,12 @@ class StepSums {
   Ps start(std::size_t k) const { return group_.output_start(k); }
 
   // Of the steps first .. last, the time before each of them included.
-  Sums over(std::size_t first, std::size_t last) const { return until(last + 1) - until(first); }
+  Sums over(std::size_t first, std::size_t last) const {
+    if (last - first >= kEvery) return until(last + 1) - until(first);
+    Sums sums;
+    for (std::size_t k = first; k <= last; ++k) add(sums, k);
+    return sums;
+  }
 
   // What step k did from `from` (not before its start) until its end.
   Split step(std::size_t k, Ps from) const {

@@ -25,8 +25,8 @@ WeightedValues TokenTimes::inter_token_latencies() const {
     if (runs.empty() || log.finish[request] == kNever) return;
     for (std::size_t r = 0; r < runs.size(); ++r) {
       const std::vector<Ps>& times = times_of(request, runs[r].group);
-      std::vector<std::int32_t>& weight = weights[&times];
-      weight.resize(times.size() + 1, 0);
+      std::vector<std::int32_t>& weight =
+          weights.try_emplace(&times, times.size() + 1).first->second;
       ++weight[runs[r].first + 1];
       --weight[runs[r].last + 1];
       if (r == 0) continue;

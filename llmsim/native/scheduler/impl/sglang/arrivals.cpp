@@ -52,6 +52,7 @@ void Sglang::receive_first_token(RequestId request, std::vector<RequestId>& fini
   ++s.num_tokens;
   ++counters_.generation_tokens;
   log_.emit(request, 1);
+  note_plain_outputs(request);
   if (s.emitted() >= answer_limit(request)) finish(request, finished);
 }
 

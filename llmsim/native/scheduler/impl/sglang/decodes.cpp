@@ -47,10 +47,11 @@ std::int64_t Sglang::slots_to_decode(const SglangHeld& held) const {
 }
 
 bool Sglang::decodes_fit(const std::vector<RequestId>& requests) {
+  if (!drafts_.on() && memory_.page_size() == 1) return memory_.make_room(std::ssize(requests));
   std::int64_t tokens = 0;
   for (const RequestId request : requests) {
     const SglangHeld& held = held_[at(request)];
-    tokens += memory_.ceil(slots_to_decode(held)) - memory_.ceil(held.slots);
+    tokens += memory_.missing(held, slots_to_decode(held));
   }
   return memory_.make_room(tokens);
 }

@@ -31,11 +31,11 @@ bool SglangMemory::load_back(SglangHeld& held) {
 }
 
 void SglangMemory::release(SglangHeld& held) {
-  free_ += (ceil(held.slots) - held.kept) / page_;
+  free_ += (held.paged - held.kept) / page_;
   tree_.unlock(held.locked);
   held.locked = RadixTree::kRoot;
   held.row = false;
-  held.slots = held.kept = held.prefix = held.end = held.inserted = 0;
+  held.slots = held.paged = held.kept = held.prefix = held.end = held.inserted = 0;
   held.committed = held.ahead = held.verifying = 0;
   ++rows_;
 }

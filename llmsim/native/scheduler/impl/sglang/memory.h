@@ -17,6 +17,7 @@ struct SglangHeld {
   std::int32_t prefix = 0;  // computed before its next chunk of a prompt
   std::int32_t end = 0;     // of its last chunk
   std::int32_t slots = 0;   // taken, those of its prefix in the tree included
+  std::int32_t paged = 0;   // the same up to the end of its last page
   // With drafts: tokens whose KV is known to be right, and what steps in flight add to its answer.
   std::int32_t committed = 0, ahead = 0, verifying = 0;
   std::int32_t kept = 0;      // leading ones that belong to the tree
@@ -62,6 +63,7 @@ class SglangMemory {
   std::int64_t page_size() const { return page_; }
   std::int64_t capacity() const { return pages_ * page_; }
   std::int64_t available() const { return free_ * page_; }
+  std::int64_t used_pages() const { return pages_ - free_ - tree_.evictable(); }
   std::int64_t evictable() const { return tree_.evictable() * page_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t taken_rows() const { return all_rows_ - rows_; }
@@ -98,13 +100,21 @@ class SglangMemory {
   }
   // The request's slots reach to `end`.
   void grow(SglangHeld& held, std::int32_t end) {
-    free_ -= (ceil(end) - ceil(held.slots)) / page_;
+    if (end > held.paged) {
+      const auto paged = static_cast<std::int32_t>(ceil(end));
+      free_ -= (paged - held.paged) / page_;
+      held.paged = paged;
+    }
     held.slots = end;
+  }
+  // Slots of the pages that it takes to grow to `end`.
+  std::int64_t missing(const SglangHeld& held, std::int64_t end) const {
+    return end > held.paged ? ceil(end) - held.paged : 0;
   }
   void take_row(SglangHeld& held) {
     if (held.row) return;
     held.row = true;
-    held.slots = held.kept;
+    held.slots = held.paged = held.kept;
     --rows_;
   }
   // The tree takes over what the request has computed up to a token.

@@ -107,6 +107,7 @@ std::int32_t Sglang::max_request_tokens() const {
 void Sglang::add(RequestId request) {
   Sequence& s = sequences_[request];
   s.status = static_cast<std::uint8_t>(Status::kWaiting);
+  s.fast_until_tokens = 0;
   const std::int64_t page = memory_.page_size();
   const std::int64_t by_length = max_request_tokens() - s.prompt_tokens - 1;
   const std::int64_t by_memory = memory_.capacity() - memory_.ceil(s.prompt_tokens) - page - 1;
@@ -221,7 +222,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   } else {
     micro_batches_[turn_].ran = last().prompts ? Ran::kPrompts : Ran::kDecodes;
   }
-  for (const Item& item : batch.items) batch.features.add(item);
+  batch.features.add(batch.items);
   // The drafter reads prompts behind them, and drafts ahead of verifications.
   if (drafts_.on() && !batch.empty()) batch.drafts_after = last().prompts ? 1 : drafts_.steps();
   if (!batch.empty()) {
@@ -229,9 +230,8 @@ void Sglang::schedule(Ps now, Batch& batch) {
     batch.preempted.swap(preempted_);
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
-  const Gauges now_held = gauges();
   counters_.peak_blocks_used =
-      std::max(counters_.peak_blocks_used, config_.kv.num_blocks - 1 - now_held.pool.free);
+      std::max(counters_.peak_blocks_used, static_cast<std::int32_t>(memory_.used_pages()));
 }
 
 bool Sglang::drop_ended(std::vector<RequestId>& requests, RequestId also) {
@@ -302,8 +302,8 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
   flights_.pop_front();
   // Without requests nobody has asked for a step since the last output, when SGLang would have.
   if (memory_.host() != nullptr && !has_requests()) memory_.host()->poll(last_output_);
-  for (std::size_t i = 0; i < batch.items.size(); ++i)
-    receive(batch.items[i], i >= prompts, finished);
+  for (std::size_t i = 0; i < prompts; ++i) receive(batch.items[i], /*decodes=*/false, finished);
+  receive_decodes(std::span(batch.items).subspan(prompts), finished);
   if (memory_.host() != nullptr) memory_.host()->flush(log_.output_time());
   idle_ = flights_.empty() && !has_requests();
   last_output_ = log_.output_time();
@@ -311,6 +311,34 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
 
 std::int32_t Sglang::answer_limit(RequestId request) const {
   return std::min(std::max(1, held_[at(request)].limit), sequences_.max_tokens(request));
+}
+
+void Sglang::receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished) {
+  std::int64_t plain = 0;
+  for (const Item& item : items) {
+    Sequence& s = sequences_[item.request];
+    const bool goes_on = s.num_tokens < s.fast_until_tokens && s.epoch == item.epoch &&
+                         s.status == static_cast<std::uint8_t>(Status::kRunning);
+    if (!goes_on) {
+      receive(item, /*decodes=*/true, finished);
+      continue;
+    }
+    SglangHeld& held = held_[at(item.request)];
+    --s.num_in_flight;
+    --held.ahead;
+    ++s.num_tokens;
+    ++held.committed;
+    log_.emit(item.request, 1);
+    ++plain;
+  }
+  counters_.generation_tokens += plain;
+}
+
+// From its first token on; `receive_decodes` only counts them.
+void Sglang::note_plain_outputs(RequestId request) {
+  if (drafts_.on()) return;
+  Sequence& s = sequences_[request];
+  s.fast_until_tokens = s.prompt_tokens + answer_limit(request) - 1;
 }
 
 void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& finished) {
@@ -333,6 +361,7 @@ void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& fin
   }
   memory_.checkpoint(item.request, held, held.end);
   held.prefix = held.end;
+  note_plain_outputs(item.request);
 }
 
 std::int32_t Sglang::accepted(const Item& item) const {

@@ -35,6 +35,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "scheduler/impl/sglang/drafts.h"
@@ -249,6 +250,9 @@ class Sglang final : public Scheduler,
   void run(const Item& item, Batch& batch);
   void verify(RequestId request, Batch& batch);
   void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
+  void receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished);
+  // Outputs of one token of its decodes, which end nothing until its last one.
+  void note_plain_outputs(RequestId request);
   // The drafts that held, the token behind them, and those of both that the answer takes.
   void receive_tokens(const Item& item);
   void discard_rejected(const Item& item);
