@@ -57,7 +57,8 @@ def session_columns(results: Results) -> SessionColumns:
         atpot_ps=_atpot_ps(results, answer, answered),
         session_e2el_ps=np.where(done, finish - arrival, -1),
         planning_tokens_per_s=_rate(
-            hidden_tokens, np.where(answered, requests.arrival_ps[answer] - arrival, 0)
+            sums.of(np.where(hidden & sums.earlier_than(answer), emitted, 0)),
+            np.where(answered, requests.arrival_ps[answer] - arrival, 0),
         ),
         input_tokens=sums.of(workload.input_tokens),
         new_prompt_tokens=sums.of(new_tokens),
@@ -118,6 +119,10 @@ class _Sums:
         total = np.zeros(len(self.heads), np.int64)
         np.add.at(total, self._session, column.astype(np.int64))
         return total
+
+    def earlier_than(self, rows: Int64) -> NDArray[np.bool_]:
+        """Which calls come before their session's one of `rows`."""
+        return np.asarray(self._round < self._round[rows[self._session]])
 
     def last_where(self, wanted: NDArray[np.bool_]) -> Int64:
         """The row of each session's last call that is wanted; -1 where none is."""

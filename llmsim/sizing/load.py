@@ -12,6 +12,7 @@ from llmsim.core import PS_PER_S, Clients, Workload
 from llmsim.sizing.targets import NO_CLASS
 
 RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"
+MANY = 400
 UNITS = {RATE: "requests/s", CONCURRENCY: "clients", TRACE: "x the trace's rate"}
 
 
@@ -67,6 +68,10 @@ class Load:
         """
         names = _base(self._text(requests), requests, 16).slo_class
         return None if names is None else np.array([name or NO_CLASS for name in names])
+
+    def has_equal_requests(self) -> bool:
+        """Whether all requests have the same lengths, so that few of them show what many do."""
+        return not self.dataset and all(len(np.unique(one)) == 1 for one in self.lengths(MANY))
 
     def shares_prefixes(self) -> bool:
         """Whether prompts may be cached, so that no bound on their computation holds."""

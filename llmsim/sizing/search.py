@@ -24,7 +24,7 @@ from llmsim.sizing.bounds import (
     most_per_instance,
     pruned_reason,
 )
-from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity
+from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity, enough_requests
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan, Pool
@@ -33,6 +33,9 @@ from llmsim.sizing.targets import Miss, Targets
 from llmsim.sizing.workers import Workers
 
 FEWEST_VERIFIED = 1000
+"""Requests of a run that decides. Estimates have as many where lengths are drawn: the longest of
+fewer ones may be beyond a target that those of all of them meet.
+"""
 MARGIN = 2.0
 """Layouts whose estimated cost is beyond this share of the best estimate are not verified."""
 MOST_VERIFIED = 10
@@ -389,7 +392,9 @@ def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
             ):
                 most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
                 load = replace(question.load, level=question.load.level / max(1, most))
-                requests = 0 if question.load.dataset else FEWEST
+                requests = enough_requests(
+                    question.load, question.targets, question.load.level, FEWEST_VERIFIED
+                )
                 reason = pruned_reason(
                     plan, load, _role_targets(question.targets, role), requests, options
                 )
@@ -448,6 +453,7 @@ def _unit(
             question.load,
             targets,
             start,
+            fewest=FEWEST if question.load.has_equal_requests() else FEWEST_VERIFIED,
             precision=COARSE,
             floor=least * together,
             ceiling=question.load.level,

@@ -284,7 +284,7 @@ def _sorted_note(source: str, first: int) -> str:
     return (
         f"{source}: the lines are not in order of arrival (request {first} is the first "
         "out of place), so they "
-        "were sorted by arrival time; requests keep the number of their number in the file"
+        "were sorted by arrival time; requests keep the numbers that they have in the file"
     )
 
 

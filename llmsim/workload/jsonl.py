@@ -80,6 +80,9 @@ def is_own_format(path: str | Path) -> bool:
         _BYTE_ORDER_MARK
     ).lstrip().startswith(b"[")
 
+OF_CALLS = ("input_toks", "output_toks", "input_tok_ids", "output_tok_ids")
+"""Keys of a line that are those of a call where the line is a session."""
+
 
 class _Reader:
     """Takes lines into a builder; keeps what must be said once about the whole file."""
@@ -91,6 +94,7 @@ class _Reader:
         self._decode = decode_strict
         self._sessions = 0
         self._doubled = False
+        self._owned = False
         self._notes: list[str] = []
 
     def read(self, stream: BinaryIO, limit: int) -> None:
@@ -175,6 +179,7 @@ class _Reader:
             raise self._refusal(line, number)
         if record.arrival_time_ns + sum(call.tool_duration_ns for call in calls) > MAX_TIME_NS:
             raise self._refusal(line, number)
+        self._note_own_tokens(record, number)
         session_id = (
             record.session_id if record.session_id is not UNSET else f"session-{self._sessions}"
         )
@@ -194,6 +199,19 @@ class _Reader:
             self._limit(call, record)
             self._speculate(call, record)
             arrival_ns = -1
+
+    def _note_own_tokens(self, session: Line, number: int) -> None:
+        """Notes, once, what a session says of tokens, which are those of its calls."""
+        if self._owned:
+            return
+        given = [name for name in OF_CALLS if getattr(session, name) is not UNSET]
+        if given:
+            self._owned = True
+            names = " and ".join(f'"{name}"' for name in given)
+            self._notes.append(
+                f'{self._source}:{number}: {names} beside "sub_requests" is ignored, here and '
+                "below: each call has its own"
+            )
 
     def _extended(self, call: Call, said: int, line: bytes, number: int) -> bool:
         """Whether a call's prompt begins with what its session has said; fills in `input_toks`."""

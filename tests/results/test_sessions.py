@@ -206,3 +206,21 @@ def test_a_trace_reads_back(tmp_path: Path) -> None:
     again = load_trace(tmp_path / "again.jsonl", known_models=[], granularity=16)
     for name in ("input_tokens", "hidden", "extends", "keys", "key_offsets", "tool_delay_ps"):
         assert np.array_equal(getattr(first, name), getattr(again, name)), name
+
+
+def test_hidden_rounds_after_the_answer_are_no_planning(tmp_path: Path) -> None:
+    """A session's own rate has the tokens of the time over which it is taken."""
+    hidden = {"hidden": True, "tool_duration_ns": 1_000_000}
+    late = session(call(300, 7, **hidden), call(16, 5), call(5, 90, hidden=True))
+    result = run(trace(tmp_path, late))
+    one, arrivals = result.sessions.iloc[0], result.requests.arrival_ps
+    assert one.hidden_tokens == 97 and one.hidden_rounds == 2
+    assert one.planning_tokens_per_s == pytest.approx(7e12 / arrivals[1], rel=1e-12)
+
+
+def test_tokens_of_a_session_are_those_of_its_calls(tmp_path: Path) -> None:
+    line = session(call(30, 5)) | {"input_toks": 4000}
+    result = run(trace(tmp_path, line, line))
+    assert result.summary["total_input_tokens"] == 60
+    [note] = [one for one in result.summary["notes"] if "sub_requests" in one]
+    assert '"input_toks" beside "sub_requests" is ignored' in note

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 
@@ -466,6 +467,21 @@ def test_a_device_is_found_whose_instances_need_each_other() -> None:
     alone = size("Qwen/Qwen3-32B", "H20", **asked, architecture="colocated")
     assert both.best is not None and alone.best is not None
     assert both.best.plan == alone.best.plan
+
+
+def test_estimates_have_the_requests_that_decide() -> None:
+    """The longest of the first 400 prompts miss a target that those of all 1,000 meet."""
+    lengths = "input=lognormal:3000,output=fixed:20,seed=6"
+    load = f"synthetic:n=1000,rate=0.02,{lengths}"
+    tokens = load_dataset(load, known_models=(), granularity=16).input_tokens
+    assert np.percentile(tokens[:400], 99) > 1.1 * np.percentile(tokens, 99)
+    model = "meta-llama/Llama-3.1-8B"
+    run = llmsim.run(llmsim.Cluster.build(model, "H100"), load)
+    targets = f"ttft:{1.03 * run.summary['p99_ttft_ms']:.1f}"
+    asked: dict[str, Any] = {"input": "lognormal:3000", "output_tokens": "fixed:20", "seed": 6}
+    asked |= {"architecture": "colocated", "devices_per_node": 1}
+    found = size(model, "H100", rate=0.02, slo=targets, **asked)
+    assert found.best is not None and found.best.plan.devices == 1
 
 
 def test_prompts_that_no_deployment_serves_are_counted_apart() -> None:

@@ -183,6 +183,7 @@ UNANSWERED = '[{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}]
         (f"[{ROW}]".encode(), "one JSON array; write each of them as a line of its own"),
         (b"TIMESTAMP;ContextTokens;GeneratedTokens\n1;2;3\n", 'separated by ";"'),
         (UNANSWERED.encode(), "none of the conversations has an answer to a question"),
+        (b"arrival,input,input,output\n0,1,2,3\n", 'two columns are named "input"'),
     ],
 )
 def test_what_keeps_a_file_from_being_a_trace_is_named(

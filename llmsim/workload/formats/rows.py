@@ -156,6 +156,10 @@ class CsvRows:
             if name not in head.columns:
                 suggestion = nearest(name, head.columns)
                 raise table.refusal(1, f'the column "{name}" is missing{suggestion}')
+            if head.columns.count(name) > 1:
+                raise table.refusal(
+                    1, f'two columns are named "{name}"; rename the one that is not meant'
+                )
         note_unused(table, 1, head.columns, [*wanted, *optional])
         self.names = head.columns
         self.columns = [head.columns.index(name) for name in wanted]
