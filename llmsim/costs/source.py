@@ -35,6 +35,10 @@ class EngineVersions(Struct, frozen=True):
     sglang: str = ""
     framework: str = "vllm"
     """The engine whose own kernels come before those of others."""
+    marlin_below: float = 0.0
+    """Compute capability of the cards below which its experts in MXFP4 run on Marlin, though they
+    could run on another measured kernel.
+    """
 
 
 ANY_VERSION = EngineVersions()

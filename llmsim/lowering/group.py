@@ -440,7 +440,13 @@ def engine_versions(profile: str) -> EngineVersions:
     """The versions of the engine and of NCCL whose measured kernels an engine profile wants."""
     known = load_profile(profile)
     framework = "sglang" if known.sglang_release else "vllm"
-    return EngineVersions(known.vllm_release, known.nccl_release, known.sglang_release, framework)
+    return EngineVersions(
+        known.vllm_release,
+        known.nccl_release,
+        known.sglang_release,
+        framework,
+        known.marlin_below,
+    )
 
 
 def _program(

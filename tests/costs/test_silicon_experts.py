@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from llmsim.costs import CostRequest, EngineVersions, compile_costs
 from llmsim.costs.experts.grouped_work import MoeShape
 from llmsim.costs.sources.silicon.collectives import custom_rows
-from llmsim.model import load_model, resolve_dtypes
+from llmsim.costs.sources.silicon.moe import padded_shape, wanted_shape
+from llmsim.lowering.group import engine_versions
+from llmsim.model import Moe, load_model, resolve_dtypes
 from tests.costs.builders import database, needs_database, request
 
 pytestmark = needs_database
@@ -57,6 +59,39 @@ def test_sglang_narrows_the_inputs_of_mxfp4_experts() -> None:
     sglang = EngineVersions(framework="sglang")
     found = of_experts(asked("openai/gpt-oss-120b", "B200", tp=8, engine=sglang))
     assert "sglang 0.5.14 moe w4a8_mxfp4_mxfp8" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "hardware", "kernel"),
+    [
+        ("vllm-0.10", "H100", "int4_wo"),
+        ("vllm-0.11", "H200", "int4_wo"),
+        ("vllm-0.13", "H100", "w4a16_mxfp4"),
+        ("vllm-0.24", "H200", "w4a16_mxfp4"),
+        ("vllm-0.11", "B200", "w4a16_mxfp4"),
+        ("vllm-0.24", "A100", "int4_wo"),
+        ("sglang-0.5", "H100", "w4a16_mxfp4"),
+    ],
+)
+def test_earlier_engines_run_mxfp4_experts_on_marlin(
+    profile: str, hardware: str, kernel: str
+) -> None:
+    """The package with Triton's kernel was no part of vLLM before 0.12, and A100s never have it."""
+    found = of_experts(asked("openai/gpt-oss-120b", hardware, engine=engine_versions(profile)))
+    assert f"{kernel}, " in found[0]
+
+
+def test_marlin_multiplies_whole_tiles() -> None:
+    """gpt-oss's experts are 2,880 wide on a hidden size of 2,880, and 1,440 on each of two ranks."""
+    for tp, inter in ((1, 2944), (2, 2 * 1536)):
+        found = asked("openai/gpt-oss-120b", "A100", tp=tp)
+        op = next(op for op in found.operators if isinstance(op, Moe))
+        assert (wanted_shape(op, found).hidden, wanted_shape(op, found).inter) == (2880, 2880)
+        padded = padded_shape(op, found)
+        assert (padded.hidden, padded.inter, padded.experts) == (3072, inter, 128)
+    other = asked("Qwen/Qwen3-30B-A3B", "A100")
+    op = next(op for op in other.operators if isinstance(op, Moe))
+    assert padded_shape(op, other) == wanted_shape(op, other)
 
 
 def test_nvfp4_stores_a_scale_for_sixteen_elements() -> None:

@@ -180,16 +180,23 @@ def expert_padding_bytes(model: ModelConfig, layout: Layout, dtypes: Dtypes) -> 
     """Bytes that one rank's experts take beyond the checkpoint's, since their kernel needs whole
     tiles; 0 without MXFP4.
     """
-    if model.num_experts == 0 or model.format_of("experts").block != _MXFP4_BLOCK:
-        return 0
-    rows, columns = MXFP4_TILE
     total = 0
     for op in operators(model, layout, dtypes):
-        if isinstance(op, Moe) and op.weight_dtype == "fp4":
-            padded = (-(-op.hidden // rows) * rows) * (-(-op.moe_inter // columns) * columns)
+        if isinstance(op, Moe):
+            hidden, width = padded_experts(model, op)
             plain = op.hidden * op.moe_inter
-            total += op.repeat * (op.weight_bytes * padded // plain - op.weight_bytes)
+            total += op.repeat * (op.weight_bytes * hidden * width // plain - op.weight_bytes)
     return total
+
+
+def padded_experts(model: ModelConfig, op: Moe) -> tuple[int, int]:
+    """The hidden size, and the width of one expert on a rank, in whole tiles of vLLM's kernel of
+    MXFP4 weights; as they are with other weights.
+    """
+    if op.weight_dtype != "fp4" or model.format_of("experts").block != _MXFP4_BLOCK:
+        return op.hidden, op.moe_inter
+    rows, columns = MXFP4_TILE
+    return -(-op.hidden // rows) * rows, -(-op.moe_inter // columns) * columns
 
 
 class KvGroup(Struct, frozen=True):

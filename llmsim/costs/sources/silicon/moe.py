@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
@@ -22,6 +23,7 @@ from llmsim.costs.experts.grouped_work import (
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
+from llmsim.model import padded_experts
 
 if TYPE_CHECKING:
     from llmsim.model import Moe, Operator
@@ -116,8 +118,9 @@ def moe_curve(
     (fewest doublings over all six sizes) is scaled by the ratio of the two rooflines, token count
     by token count.
     """
-    wanted = wanted_shape(op, request)
     for name in _dtypes_in_order(op, request):
+        stands_in = name == WEIGHT_ONLY.get(op.weight_dtype)
+        wanted = padded_shape(op, request) if stands_in else wanted_shape(op, request)
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
             dtype = _nearest_inputs(rows, wanted, request) if name == MXFP4 else name
@@ -189,7 +192,17 @@ def _dtypes_in_order(op: Moe, request: CostRequest) -> list[str]:
         first = stored.block is not None or _finds_scales(op, request)
     ordered = list(names if first else reversed(names))
     stand_in = WEIGHT_ONLY.get(op.weight_dtype) if request.weight_only_experts else None
-    return ordered if stand_in is None else [*ordered, stand_in]
+    if stand_in is None:
+        return ordered
+    return [stand_in, *ordered] if _runs_marlin(op, request) else [*ordered, stand_in]
+
+
+def _runs_marlin(op: Moe, request: CostRequest) -> bool:
+    """Whether the engine's version runs Marlin on a card whose own kernel was measured."""
+    sheet, stored = request.hardware, request.model.format_of("experts")
+    if op.weight_dtype != "fp4" or stored.narrow_inputs or sheet is None:
+        return False
+    return 0.0 < (sheet.compute_capability or 0.0) < request.engine.marlin_below
 
 
 def _measured_routing(op: Moe, request: CostRequest) -> str:
@@ -246,6 +259,13 @@ def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:
     matrices = GATED if request.model.mlp_gated else PLAIN
     width = op.moe_inter * tp
     return MoeShape(op.hidden, width, op.topk, op.experts_total, tp, ep, matrices, op.always)
+
+
+def padded_shape(op: Moe, request: CostRequest) -> MoeShape:
+    """The operator's shape as Marlin multiplies it."""
+    own = wanted_shape(op, request)
+    hidden, width = padded_experts(request.model, op)
+    return replace(own, hidden=hidden, inter=width * own.tp)
 
 
 def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int) -> MoeShape:
