@@ -41,9 +41,9 @@ from llmsim.costs.sources.roofline import (
 )
 from llmsim.costs.sources.silicon.attention import COLUMNS as ATTENTION
 from llmsim.costs.sources.silicon.database import Database, find_database, read_columns
+from llmsim.costs.sources.silicon.experts.rows import COLUMNS as EXPERTS
+from llmsim.costs.sources.silicon.experts.rows import SHAPE
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
-from llmsim.costs.sources.silicon.moe import COLUMNS as EXPERTS
-from llmsim.costs.sources.silicon.moe import SHAPE
 from llmsim.model import Dtypes, Layout, load_hardware, load_model, operators
 
 Floats = NDArray[np.float64]

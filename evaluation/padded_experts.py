@@ -19,7 +19,7 @@ import pandas as pd
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.costs.experts.grouped_work import GroupedWork, MoeShape, ReachedRates, tile_rows_of
 from llmsim.costs.sources.silicon.database import TablePath, database_of
-from llmsim.costs.sources.silicon.moe import (
+from llmsim.costs.sources.silicon.experts.rows import (
     COLUMNS,
     FIXED_SCALES,
     IN_TURN,

@@ -1,7 +1,7 @@
-"""Commands behind rows whose pages abbreviate them: the scripts of InferenceX.
+"""Commands behind rows whose pages abbreviate them, from the scripts and recipes that ran them.
 
 The table states model, devices, layout, lengths and concurrency of these rows; what else the
-servers and clients were given stands in the scripts that ran them.
+servers and clients were given stands there.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,16 @@ SHORTEST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Command:
-    """What a script gives the server, beside what the table states; none has a prefix cache."""
+    """What the server is given beside what the table states."""
 
     script: str
-    """Its path under `benchmarks` of github.com/SemiAnalysisAI/InferenceX."""
+    """Its path under `benchmarks` of github.com/SemiAnalysisAI/InferenceX, or in another repository
+    under github.com.
+    """
     options: tuple[str, ...]
+    spread: float = SHORTEST_SHARE
+    prefix_cache: bool = False
+    """As by default; InferenceX's scripts switch it off."""
     sequences_are_seats: bool = False
     """The server admits as many sequences at once as the client keeps open."""
     recv_intervals: tuple[tuple[int, int], ...] = ()
@@ -26,7 +31,9 @@ class Command:
 
     def server_options(self, concurrency: int) -> tuple[str, ...]:
         """The options for a client that keeps `concurrency` requests open."""
-        options = (*self.options, "--no-enable-prefix-caching")
+        options = self.options
+        if not self.prefix_cache:
+            options += ("--no-enable-prefix-caching",)
         if self.sequences_are_seats:
             options += ("--max-num-seqs", str(concurrency))
         for least, steps in self.recv_intervals:
@@ -55,6 +62,12 @@ COMMANDS = {
         ),
         recv_intervals=((0, 10), (16, 30)),
     ),
+    "nemotron_h200": Command(
+        "vllm-project/recipes/NVIDIA/Nemotron-3-Nano-30B-A3B.md",
+        ("--async-scheduling", "--kv-cache-dtype", "fp8"),
+        spread=1.0,
+        prefix_cache=True,
+    ),
     "dsr1_h200_sgl": Command(
         "dsr1_fp8_h200.sh",
         (
@@ -63,9 +76,12 @@ COMMANDS = {
         ),
     ),
 }
-"""Row's name without its concurrency -> its command."""
+"""Row's name without its concurrency -> its command. The recipe of Nemotron also asks for
+FlashInfer's experts (VLLM_USE_FLASHINFER_MOE_FP8), whose times nobody measured without a gate.
+"""
 
 
 def command_of(row: str) -> Command | None:
     """The command of a row of the table; None where its page states all that there is."""
-    return COMMANDS.get(row.rpartition("_c")[0])
+    without_load, _, load = row.rpartition("_c")
+    return COMMANDS.get(without_load if load.isdigit() else row)

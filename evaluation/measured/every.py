@@ -35,6 +35,7 @@ ABLATED = (
     "fused_scaling",
     "touched_experts",
     "padded_experts",
+    "default_tiles",
     "weight_only_experts",
     "expert_choice",
     "async_lag",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from measured.commands import REQUESTS_PER_SEAT, SHORTEST_SHARE, Command, command_of
+from measured.commands import REQUESTS_PER_SEAT, Command, command_of
 
 METRICS = ("throughput", "ttft", "tpot")
 """Output tokens per second, mean time to first token and mean time per output token."""
@@ -157,7 +157,7 @@ def _point(row: dict[str, str]) -> Point:
         real={name: value for name, value in real.items() if not math.isnan(value)},
         lengths=tuple(zip(*LENGTHS.get(row["id"], ()), strict=True)),
         median_tpot="TPOT is the median" in row["note"],
-        spread=1.0 if command is None else SHORTEST_SHARE,
+        spread=1.0 if command is None else command.spread,
         sampled=lengths_are_means or of_share_gpt,
     )
 
@@ -167,10 +167,12 @@ ENDPOINTS = {
     "LambdaLabsML": "completions",
     "InferenceX": "completions",
     "aisimulate": "completions",
+    "recipes": "completions",
 }
 """Pages that state their client's endpoint: vllm bench serve --backend openai-chat; result files
 with the backend vllm, which asks for completions; benchmark_lib.sh of InferenceX, whose default is
-completions, also for the servers that AISimulate's page compares with.
+completions, also for the servers that AISimulate's page compares with; vllm bench serve of vLLM's
+recipes without a backend.
 """
 SERVE_OPTIONS = ("--max-model-len", "--gpu-memory-utilization")
 """Options of the published command that the simulator has, too; each takes a value."""

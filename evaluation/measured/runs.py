@@ -19,9 +19,12 @@ from measured.points import TRACE, Point, Skipped
 STAND_INS = {
     "zai-org/GLM-4.6": "zai-org/GLM-4.5",
     "moonshotai/Kimi-K2.5 (NVFP4)": "nvidia/Kimi-K2.5-NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
     "DeepSeek-R1-0528-FP4-V2": "nvidia/DeepSeek-R1-0528-FP4-v2",
 }
-"""The preset of a model that pages name otherwise, or one of the same shapes."""
+"""The preset of a model that pages name otherwise, or one of the same shapes; of Nemotron the
+checkpoint that the page ran.
+"""
 
 
 @dataclass(frozen=True)

@@ -46,15 +46,20 @@ Causes are what the pages and the differences suggest; none was measured here.
   here (44 us each, measured of vLLM).
 - `kimi_*`: the version is not stated. On eight B200 steps are too fast, the more the larger the batches: loads of experts are drawn evenly,
   while those of random prompts are not. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
-- `o120_h100_*` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128 tokens the same kind of H100 takes
+- `o120_*_share_c4`: a step of four sequences takes 1.1 (A100) and 1.8 ms (H100) longer than simulated: work of the host between
+  piecewise graphs, of two kinds of attention layers.
+- `o120_h100_4k`, `o120_h100_2k` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128 tokens the same kind of H100 takes
   581 ms for 8,192 tokens of Qwen3-14B, 42 % of the data sheet's rate, and an A100 of the same pages 82 %. Other pages' H100 do not.
 - `q235_h100_*`: KV capacity and steps are both a little short; the front end takes less time there, since the template is short.
 - `*_share`: 1,000 sequences at once; steps of the real servers take longer than the tables' sums.
-- `h100_pdd` lacks the cost of the KV connector in each decode step, and no page states it. `h100_sm`: experts of an older version.
+- `h100_pdd` lacks the cost of the KV connector in each decode step, and no page states it. `h100_sm`: the artifact's logs of
+  another machine have no CUDA graphs, so that launches may bound its experts.
+- `nemotron_h200`: the recipe's command, as of the month's release; the states of sequences have 16 bits in vLLM 0.12 and 32 since, and
+  the page does not say which ran. Its experts ran on FlashInfer's kernel, which nobody measured without a gate.
 - `q72_2h100_*`: the version is not stated; with the host time of one device the time per token is 4 % short instead of 6 % long.
-- `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens take 390 ms for 8,192 tokens of GLM-4.6 also at
-  128-token prompts, about a quarter more than the tables: kernels of experts of a later version.
-- `o120_a100_*` at large batches: Marlin's times are those of another shape, scaled.
+- `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens are too fast, those of GLM-4.6 by a tenth with the default
+  tiles of its release (`default_tiles`).
+- `o120_*` at large batches: Marlin's times are those of another shape, scaled.
 - `dsr1fp4_b200_sgl_*`, throughput: SGLang runs the shared expert beside the others on a second stream there, which would make steps
   faster still; what takes the real ones longer is not known.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).

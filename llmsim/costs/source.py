@@ -117,6 +117,10 @@ class CostRequest(Struct, frozen=True):
     """Measured experts read the weights that random choices touch; False: those of choices in turn,
     as the silicon database has them (`touched_experts` off).
     """
+    default_tiles: bool = True
+    """Experts without a tuned file run with the tiles of the engine's release; False: with those of
+    the release that was measured (`default_tiles` off).
+    """
     padded_experts: bool = True
     """Measured experts multiply the tiles that random choices fill; False: rows of tokens alone
     (`padded_experts` off).

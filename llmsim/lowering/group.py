@@ -35,6 +35,7 @@ from llmsim.lowering.adapters import (
 from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
+    DEFAULT_TILES,
     FUSED_SCALING,
     PADDED_EXPERTS,
     SUSTAINED_CLOCK,
@@ -388,6 +389,7 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
         fused_scaling=FUSED_SCALING not in disabled,
         touched_experts=TOUCHED_EXPERTS not in disabled,
         padded_experts=PADDED_EXPERTS not in disabled,
+        default_tiles=DEFAULT_TILES not in disabled,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in disabled,
     )
 

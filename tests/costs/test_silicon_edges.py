@@ -16,8 +16,9 @@ from llmsim.costs import compile_costs
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import Curve
 from llmsim.costs.sources.silicon.database import TablePath
+from llmsim.costs.sources.silicon.experts.curve import moe_curve
+from llmsim.costs.sources.silicon.experts.rows import COLUMNS, SHAPE, wanted_shape
 from llmsim.costs.sources.silicon.gemm import GemmTable
-from llmsim.costs.sources.silicon.moe import COLUMNS, SHAPE, moe_curve, wanted_shape
 from llmsim.model import Dtypes, load_model
 from tests.costs.builders import needs_database, request, split_grid
 

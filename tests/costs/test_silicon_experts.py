@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from llmsim.costs import CostRequest, EngineVersions, compile_costs
 from llmsim.costs.experts.grouped_work import MoeShape
 from llmsim.costs.sources.silicon.collectives import custom_rows
-from llmsim.costs.sources.silicon.moe import padded_shape, wanted_shape
+from llmsim.costs.sources.silicon.experts.rows import padded_shape, wanted_shape
 from llmsim.lowering.group import engine_versions
 from llmsim.model import Moe, load_model, resolve_dtypes
 from tests.costs.builders import database, needs_database, request
@@ -82,7 +82,7 @@ def test_earlier_engines_run_mxfp4_experts_on_marlin(
 
 
 def test_marlin_multiplies_whole_tiles() -> None:
-    """gpt-oss's experts are 2,880 wide on a hidden size of 2,880, and 1,440 on each of two ranks."""
+    """gpt-oss-120b has experts 2,880 wide on a hidden size of 2,880, or 1,440 on two ranks."""
     for tp, inter in ((1, 2944), (2, 2 * 1536)):
         found = asked("openai/gpt-oss-120b", "A100", tp=tp)
         op = next(op for op in found.operators if isinstance(op, Moe))

@@ -101,6 +101,10 @@ PARAMETERS: dict[str, tuple[float, str]] = {
     ),
     "zai-org/GLM-5": (744e9, "model card"),
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31_577_940_288, HF),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8": (
+        31_577_940_288,
+        "the shapes of NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    ),
     "ibm-granite/granite-4.0-h-small": (32.2e9, "model card"),
     "tiiuae/Falcon-H1-7B-Base": (7.59e9, "model card"),
 }

@@ -258,7 +258,11 @@ the embedding or before experts: the profiler does not call their kernels, and s
 """
 
 
-NARROW_CACHE = {"nvidia/DeepSeek-R1-0528-FP4-v2", "nvidia/Kimi-K2.5-NVFP4"}
+NARROW_CACHE = {
+    "nvidia/DeepSeek-R1-0528-FP4-v2",
+    "nvidia/Kimi-K2.5-NVFP4",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
+}
 """Presets whose checkpoints ask for a KV cache in FP8, on which no attention is measured."""
 
 

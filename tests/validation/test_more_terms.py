@@ -18,14 +18,14 @@ def sources(found: dict[str, Any], operator: str) -> set[str]:
 
 
 def test_without_host_ranks_several_devices_wait_as_long_as_one() -> None:
-    """3.6 ms between two steps of a synchronous vLLM 0.11 on more than one device."""
+    """3.1 ms between two steps of a synchronous vLLM 0.11 on more than one device."""
     engine = {"engine_profile": "vllm-0.11", "async_scheduling": False, "cost_source": "roofline"}
     model, term = "Qwen/Qwen3-8B", {"disable_term": "host_ranks"}
     whole = summary(model, "H100", 2, **engine)
     without = summary(model, "H100", 2, **engine, **term)
     none = summary(model, "H100", 2, **engine, disable_term=["host_ranks", "host_gap"])
     gap, one_gap = (found["mean_tpot_ms"] - none["mean_tpot_ms"] for found in (whole, without))
-    assert gap - one_gap == pytest.approx(3.6, abs=0.35)  # prompts of others lengthen some steps
+    assert gap - one_gap == pytest.approx(3.1, abs=0.35)  # prompts of others lengthen some steps
     alone = summary(model, "H100", **engine)
     assert alone["mean_tpot_ms"] == summary(model, "H100", **engine, **term)["mean_tpot_ms"]
 

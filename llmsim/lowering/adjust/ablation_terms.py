@@ -144,6 +144,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "experts multiply as many rows as tokens chose them",
             "tile sizes of vLLM's tuned kernels, expectation over random choices",
         ),
+        "default_tiles": Term(
+            "experts without a tuned file run with the default tiles of the engine's release",
+            "they run with those of the release that was measured",
+            "the silicon database's rows of SGLang, whose default tiles vLLM had up to 0.16",
+        ),
         "weight_only_experts": Term(
             "experts with weights of 4 bits that a card cannot multiply take a weight-only kernel",
             "such experts take the data sheet's peaks",
@@ -173,6 +178,7 @@ CARD_STREAMING = "card_streaming"
 FUSED_SCALING = "fused_scaling"
 TOUCHED_EXPERTS = "touched_experts"
 PADDED_EXPERTS = "padded_experts"
+DEFAULT_TILES = "default_tiles"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 HOST_RANKS = "host_ranks"
 

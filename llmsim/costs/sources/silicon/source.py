@@ -27,6 +27,7 @@ from llmsim.costs.sources.silicon.auxiliary_kernels import expert_choices, kv_wr
 from llmsim.costs.sources.silicon.block_modules import find_blocks
 from llmsim.costs.sources.silicon.compressed_modules import find_compressed
 from llmsim.costs.sources.silicon.database import Database, TablePath
+from llmsim.costs.sources.silicon.experts.curve import moe_curve
 from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
 from llmsim.costs.sources.silicon.input_scaling import InputScaling, input_scaling
 from llmsim.costs.sources.silicon.linear_attention import linear_curve
@@ -39,7 +40,6 @@ from llmsim.costs.sources.silicon.mla import (
     find_modules,
     rows_of_heads,
 )
-from llmsim.costs.sources.silicon.moe import moe_curve
 from llmsim.costs.sources.silicon.sparse_mla import (
     WholeModules,
     find_sparse,

@@ -1,34 +1,32 @@
-"""Grouped-expert times from the silicon database: the model's own shape where measured, else the
-nearest one scaled.
+"""Which rows of the silicon database price experts: those of the engine's kernel, and of them only
+rows that the memory's bandwidth allows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from llmsim.core import Provenance
-from llmsim.costs.experts.grouped_work import (
-    GATED,
-    PLAIN,
-    UNPADDED,
-    GroupedWork,
-    MoeShape,
-    ReachedRates,
-    tile_rows_of,
-)
+from llmsim.costs.experts.grouped_work import GATED, PLAIN, MoeShape, tile_rows_of
 from llmsim.costs.hardware_limits import PeakRates
-from llmsim.costs.source import CostRequest, Curve, to_ps
+from llmsim.costs.source import CostRequest
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
+from llmsim.costs.sources.silicon.experts.tuned import (
+    FIRST_TILE_ROWS,
+    has_first_tiles,
+    untuned_rows,
+)
 from llmsim.model import padded_experts
 
 if TYPE_CHECKING:
-    from llmsim.model import Moe, Operator
+    from llmsim.model import Moe
 
-Floats = NDArray[np.float64]
 Columns = dict[str, NDArray[np.generic]]
 
 COLUMNS = [
@@ -90,6 +88,9 @@ the same kind: vLLM runs MXFP4 experts on it with Marlin (log in its issue 23278
 kernel of the int4 rows.
 """
 
+WIDE_DTYPES = ("bf16", "fp16")
+FIRST_TILES_OF, TRITON = "sglang", "triton"
+"""Who measured the first default tiles, and what its kernel is called."""
 
 MEASURED_PLAIN = {(1856, 6, 128), (2688, 22, 512), (5120, 22, 512)}
 """(width, top-k, experts) of the rows that were measured without a gate: the Nemotron 3 models'.
@@ -104,20 +105,77 @@ FASTEST_READ = 1.1
 """Share of the memory's bandwidth that rows cannot exceed, with a tenth for its data sheet."""
 
 
-def moe_curve(
+class ExpertRows(Struct, frozen=True, eq=False):
+    """The rows that price an operator, and what they say of themselves."""
+
+    rows: Columns
+    wanted: MoeShape
+    """The operator's shape, as its kernel multiplies it."""
+    label: str
+    most_tile_rows: int
+    """Rows of one expert that a thread block multiplies at most."""
+
+    @property
+    def nearest(self) -> MoeShape:
+        """The measured shape with the fewest doublings to the wanted one."""
+        return min(
+            shapes_of(self.rows),
+            key=lambda candidate: (distance(candidate, self.wanted), str(candidate)),
+        )
+
+
+def expert_rows(
     tables: list[TablePath],
     op: Moe,
     request: CostRequest,
     peak_rates: PeakRates,
     element_bytes: float,
-    last: int,
-) -> Curve | None:
-    """Times for 1..last tokens; None when no table has experts of the weight dtype.
-
-    The model's own shape is interpolated linearly over tokens. Otherwise the nearest measured shape
-    (fewest doublings over all six sizes) is scaled by the ratio of the two rooflines, token count
-    by token count.
+) -> ExpertRows | None:
+    """Rows of the engine's kernel, likeliest first; None when no table has experts of the weight
+    dtype.
     """
+    bytes_per_s = peak_rates.memory_bandwidth_bytes_per_s
+    found = chain(
+        _with_first_tiles(tables, op, request),
+        _of_dtypes(tables, op, request, element_bytes, bytes_per_s),
+    )
+    return next(found, None)
+
+
+def _with_first_tiles(
+    tables: list[TablePath], op: Moe, request: CostRequest
+) -> Iterator[ExpertRows]:
+    """SGLang's rows of shapes that it has no tuned file for: the same kernel with the tiles that
+    earlier releases of vLLM take by default.
+    """
+    sheet = request.hardware
+    wanted = wanted_shape(op, request)
+    if sheet is None or not sheet.silicon_system or not request.default_tiles:
+        return
+    if op.weight_dtype not in WIDE_DTYPES or not has_first_tiles(
+        request.engine, sheet.silicon_system, wanted
+    ):
+        return
+    for table in tables:
+        if table.framework != FIRST_TILES_OF:
+            continue
+        rows = read_columns(table.path, COLUMNS)
+        kernels = np.array([TRITON in str(kernel) for kernel in rows["kernel_source"]])
+        rows = _kept(rows, kernels & (rows["moe_dtype"] == MOE_DTYPES[op.weight_dtype][0]))
+        rows = _kept(rows, untuned_rows(sheet.silicon_system, sizes_of(rows)))
+        if len(rows["latency"]):
+            rows = _by_routing(rows, _measured_routing(op, request))
+            label = f"{table.label}, default tiles of vLLM {request.engine.vllm}"
+            yield ExpertRows(rows, wanted, label, FIRST_TILE_ROWS)
+
+
+def _of_dtypes(
+    tables: list[TablePath],
+    op: Moe,
+    request: CostRequest,
+    element_bytes: float,
+    bytes_per_s: float,
+) -> Iterator[ExpertRows]:
     for name in _dtypes_in_order(op, request):
         stands_in = name == WEIGHT_ONLY.get(op.weight_dtype)
         wanted = padded_shape(op, request) if stands_in else wanted_shape(op, request)
@@ -127,41 +185,40 @@ def moe_curve(
             keep = rows["moe_dtype"] == dtype
             if _finds_scales(op, request) and "kernel_source" in rows:
                 keep &= _without_fixed_scales(rows)
-            if bool(keep.any()):
-                rows = _by_routing(_kept(rows, keep), _measured_routing(op, request))
-                bytes_per_s = peak_rates.memory_bandwidth_bytes_per_s
-                plausible = touches_all(rows, element_bytes, bytes_per_s)
-                label = f"{table.label} {dtype}"
-                if bool(plausible.any()):
-                    rows = _kept(rows, plausible)
-                else:
-                    label += ", whose rows read weights faster than the memory"
-                return _from_rows(rows, wanted, op, request, peak_rates, element_bytes, last, label)
-    return None
+            if not bool(keep.any()):
+                continue
+            rows = _by_routing(_kept(rows, keep), _measured_routing(op, request))
+            plausible = touches_all(rows, element_bytes, bytes_per_s)
+            label = f"{table.label} {dtype}"
+            if bool(plausible.any()):
+                rows = _kept(rows, plausible)
+            else:
+                label += ", whose rows read weights faster than the memory"
+            yield ExpertRows(rows, wanted, label, tile_rows_of(dtype))
 
 
 def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> str:
     """The table's name of MXFP4 experts with the inputs of the nearest measured shape."""
 
-    def distance(name: str) -> float:
-        shapes = _shapes(_kept(rows, rows["moe_dtype"] == name))
-        return min((_distance(shape, wanted) for shape in shapes), default=np.inf)
+    def doublings(name: str) -> float:
+        shapes = shapes_of(_kept(rows, rows["moe_dtype"] == name))
+        return min((distance(shape, wanted) for shape in shapes), default=np.inf)
 
-    return min(MXFP4_INPUTS[request.engine.framework], key=distance)
+    return min(MXFP4_INPUTS[request.engine.framework], key=doublings)
 
 
 def _kept(rows: Columns, keep: NDArray[np.bool_]) -> Columns:
     return {name: column[keep] for name, column in rows.items()}
 
 
-def _sizes(rows: Columns) -> NDArray[np.int64]:
+def sizes_of(rows: Columns) -> NDArray[np.int64]:
     """The shape of each row, as the tables name it."""
     return np.stack([rows[name].astype(np.int64) for name in SHAPE], axis=1)
 
 
-def _shapes(rows: Columns) -> list[MoeShape]:
+def shapes_of(rows: Columns) -> list[MoeShape]:
     """The shapes that rows were measured with, each once."""
-    sizes = _sizes(rows)
+    sizes = sizes_of(rows)
     distinct = distinct_rows(sizes)[0] if len(sizes) else sizes
     return [_measured(*(int(value) for value in row)) for row in distinct]
 
@@ -215,7 +272,7 @@ def _measured_routing(op: Moe, request: CostRequest) -> str:
 
 def _by_routing(rows: Columns, routing: str) -> Columns:
     """The rows of the nearest distribution that each shape was measured with."""
-    _, owner = distinct_rows(_sizes(rows))
+    _, owner = distinct_rows(sizes_of(rows))
     order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
     rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
     best = np.full(owner.max(initial=0) + 1, len(order))
@@ -231,7 +288,7 @@ def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDAr
     groups of experts: 128 of 256 are touched, and the first four by every token, so ranks with a
     share of the experts have other loads than real ones, too. vLLM 0.19 did not.
     """
-    sizes = _sizes(rows)
+    sizes = sizes_of(rows)
     kinds, kind_of = distinct_rows(sizes)
     shapes = [_measured(*(int(size) for size in kind)) for kind in kinds]
     held = np.array([shape.expert_weights * shape.experts / shape.ep for shape in shapes])
@@ -273,69 +330,7 @@ def _measured(hidden: int, inter: int, topk: int, experts: int, tp: int, ep: int
     return MoeShape(hidden, inter, topk, experts, tp, ep, PLAIN if plain else GATED)
 
 
-def _from_rows(
-    rows: Columns,
-    wanted: MoeShape,
-    op: Operator,
-    request: CostRequest,
-    peak_rates: PeakRates,
-    element_bytes: float,
-    last: int,
-    label: str,
-) -> Curve:
-    table = _sizes(rows)
-    shape = min(_shapes(rows), key=lambda candidate: (_distance(candidate, wanted), str(candidate)))
-    keep = np.all(
-        table
-        == np.array([shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]),
-        axis=1,
-    )
-    distribution = str(rows["distribution"][keep][0])
-    keep &= rows["distribution"] == distribution
-    points, owner = np.unique(rows["num_tokens"][keep].astype(np.float64), return_inverse=True)
-    measured = np.full(len(points), np.inf)
-    np.minimum.at(measured, owner, rows["latency"][keep].astype(np.float64) * 1e3)
-    counts = np.arange(last + 1, dtype=np.float64)
-    times = _along(points, measured, counts)
-    marks = np.where(np.isin(counts, points), Provenance.MEASURED, Provenance.INTERPOLATED)
-    marks = np.where(counts > points[-1], Provenance.EXTRAPOLATED, marks)
-    label += f", {distribution} routing"
-    tile_rows = tile_rows_of(str(rows["moe_dtype"][0])) if request.padded_experts else UNPADDED
-    chosen_in_turn = distribution == IN_TURN
-    work_of_choices = GroupedWork.in_turn if chosen_in_turn else GroupedWork.at_random
-    as_measured = work_of_choices(shape, points, tile_rows, element_bytes)
-    bandwidth_bytes_per_s = peak_rates.memory_bandwidth_bytes_per_s
-    reached = ReachedRates.of_rows(as_measured, measured, bandwidth_bytes_per_s)
-
-    def at_random(of: MoeShape) -> Floats:
-        return reached.us(GroupedWork.at_random(of, counts, tile_rows, element_bytes))
-
-    if chosen_in_turn and request.touched_experts:
-        times = times * _ratio(at_random(shape), _along(points, reached.us(as_measured), counts))
-        label += ", of the experts that random choices touch"
-    if shape != wanted:
-        times = times * _ratio(at_random(wanted), at_random(shape))
-        marks = np.full_like(marks, Provenance.SCALED)
-        label += f", scaled from {shape}"
-    ps = to_ps(times)
-    ps[0] = 0
-    return Curve(ps, marks.astype(np.uint8), label)
-
-
-def _along(points: Floats, values: Floats, counts: Floats) -> Floats:
-    """Values between points by lines, and beyond the last one at the slope of the last two."""
-    along = np.interp(counts, points, values)
-    if len(points) < 2:
-        return along
-    slope = max(0.0, (values[-1] - values[-2]) / (points[-1] - points[-2]))
-    return np.asarray(along + slope * np.maximum(counts - points[-1], 0.0))
-
-
-def _ratio(own: Floats, other: Floats) -> Floats:
-    return np.divide(own, other, out=np.ones_like(own), where=other > 0)
-
-
-def _distance(shape: MoeShape, wanted: MoeShape) -> float:
+def distance(shape: MoeShape, wanted: MoeShape) -> float:
     """Doublings between two shapes, per-rank sizes; the expert count and the split weigh as much as
     the widths.
     """

@@ -1,0 +1,1 @@
+"""Times of grouped experts from the silicon database."""
