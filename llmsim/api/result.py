@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.prepare import Prepared
+from llmsim.api.python_values import check_kinds
 from llmsim.api.report import asked_record, summary_of, write_run_folder
 from llmsim.api.verdict import verdict
 from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
@@ -243,9 +244,14 @@ class Result:
         from llmsim.export.step_graph.run_times import in_run
         from llmsim.rounds import steps_until
 
+        check_kinds({"group": int, "step": int}, {"group": group, "step": step})
         lowered = self._prepared.lowered
         if not 0 <= group < len(lowered.groups):
-            raise InputError(f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}")
+            raise InputError(
+                f"group is {group}; it may be from 0 to {len(lowered.groups) - 1}",
+                field="group",
+                value=group,
+            )
         steps = steps_until(
             lowered, self._prepared.workload, self._prepared.simulation, group, step
         )

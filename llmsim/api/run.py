@@ -11,6 +11,7 @@ from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import READ_FROM_TEXT, RunOptions, checked
 from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.compiled import CompiledClusters
+from llmsim.api.culprits import culprits_named
 from llmsim.api.options.elsewhere import elsewhere
 from llmsim.api.prepare import Prepared, with_workload
 from llmsim.api.python_values import class_name, option_value
@@ -61,7 +62,11 @@ def run(
     from llmsim.api.verdict import check_backend
 
     inputs = RunInputs(cluster_of(cluster), _repeatable(workload), dict(options))
-    with in_python_words(options), input_files.recorded() as files:
+    with (
+        culprits_named(inputs.cluster),
+        in_python_words(options),
+        input_files.recorded() as files,
+    ):
         with collections_paused():
             from llmsim.simulate import simulate
 

@@ -1,6 +1,7 @@
 """Where the requests of a run come from: a file or generator, a table, or objects."""
 
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,19 +95,34 @@ class Rows(Struct, frozen=True):
 
     name: str
     lines: bytes
+    columns: tuple[tuple[str, str], ...] = ()
+    """Keys of the lines, and the columns or attributes that they were made of."""
 
     def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
         """The requests, in order of arrival."""
         from llmsim.workload.jsonl import read_lines
 
-        workload = read_lines(
-            io.BytesIO(self.lines),
-            self.name,
-            known_models=models,
-            granularity=granularity,
-            limit=limit,
-        )
+        try:
+            workload = read_lines(
+                io.BytesIO(self.lines),
+                self.name,
+                known_models=models,
+                granularity=granularity,
+                limit=limit,
+            )
+        except InputError as error:
+            self._reword(error)
+            raise
         return replace(workload, source=self.name)
+
+    def _reword(self, error: InputError) -> None:
+        """Names the column that was given, and no position in a line that nobody wrote."""
+        row = re.sub(rf"^({re.escape(self.name)}:\d+):\d+:", r"\1:", str(error))
+        column = dict(self.columns).get(error.field or "")
+        if column is not None:
+            row = row.replace(f'"{error.field}"', f'"{column}"')
+            error.field = column
+        error.args = (row,)
 
 
 def workload_source(workload: Any) -> WorkloadSource:
@@ -248,8 +264,19 @@ def _rows_of(name: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
     import msgspec
 
     encode = msgspec.json.Encoder(enc_hook=_plain).encode
-    lines = [encode(_line(name, number, row)) for number, row in enumerate(rows, 1)]
-    return Rows(name, b"\n".join(lines))
+    lines, columns = [], dict[str, str]()
+    for number, row in enumerate(rows, 1):
+        if number == 1:
+            columns = _columns_by_key(tuple(row))
+        lines.append(encode(_line(name, number, row)))
+    return Rows(name, b"\n".join(lines), tuple(columns.items()))
+
+
+def _columns_by_key(given: tuple[str, ...]) -> dict[str, str]:
+    """Keys of a trace's line, and the column that each is made of."""
+    words = _our_words(given)
+    ours = {column: words.get(column, column) for column in given}
+    return {COLUMNS[name]: column for column, name in ours.items() if name in COLUMNS}
 
 
 def _plain(value: Any) -> Any:

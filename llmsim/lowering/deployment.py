@@ -327,6 +327,13 @@ def _lower_in_place(
         return lower_group(group, deployment, options, model_index, routes)
     except DoesNotFit as error:
         raise error.at(f"{deployment.cluster_path}: {group.field_path}") from None
+    except InputError as error:
+        raise type(error)(
+            f"{deployment.cluster_path}: {group.field_path}: {error}",
+            file=str(deployment.cluster_path),
+            field=None if error.field is None else f"{group.field_path}.{error.field}",
+            value=error.value,
+        ) from None
     except LlmsimError as error:
         raise type(error)(f"{deployment.cluster_path}: {group.field_path}: {error}") from None
 

@@ -59,9 +59,10 @@ class Targets:
         """`ttft:1000,tpot:40,e2el:20000`, or `chat=ttft:300;batch=e2el:60000` for `classes` of the
         load, where "" stands for requests that are in none; raises InputError.
         """
-        if not 0 < percentile <= 100:
+        if not 1 <= percentile <= 100:
+            meant = f" (did you mean {100 * percentile:g}?)" if 0 < percentile < 1 else ""
             raise InputError(
-                f"percentile is {percentile:g}; it must be above 0 and at most 100, such as 99",
+                f"percentile is {percentile:g}{meant}; it must be from 1 to 100, such as 99",
                 field="percentile",
                 value=percentile,
             )

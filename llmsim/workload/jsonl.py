@@ -18,6 +18,7 @@ from llmsim.workload.lines import (
     Line,
     call_problem,
     column_of,
+    culprit_of,
     decode_lenient,
     decode_strict,
     encoder_problem,
@@ -79,6 +80,7 @@ def is_own_format(path: str | Path) -> bool:
     return any(key in line for key in _OWN_KEYS) and not line.lstrip(
         _BYTE_ORDER_MARK
     ).lstrip().startswith(b"[")
+
 
 OF_CALLS = ("input_toks", "output_toks", "input_tok_ids", "output_tok_ids")
 """Keys of a line that are those of a call where the line is a session."""
@@ -304,4 +306,10 @@ class _Reader:
 
     def _refusal(self, line: bytes, number: int) -> InputError:
         said = problem(line)
-        return InputError(f"{self._source}:{number}:{column_of(line, said)}: {said}")
+        field, value = culprit_of(line, said)
+        return InputError(
+            f"{self._source}:{number}:{column_of(line, said)}: {said}",
+            file=self._source,
+            field=field,
+            value=value,
+        )

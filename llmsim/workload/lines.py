@@ -175,6 +175,22 @@ def column_of(line: bytes, said: str) -> int:
     return max(line.find(b'"%b"' % field[2].encode(), start) if field[2] else start, 0) + 1
 
 
+def culprit_of(line: bytes, said: str) -> tuple[str | None, Any]:
+    """The key of a line of which `problem` speaks, such as `sub_requests[0].new_toks`, and its
+    value; None where it speaks of the whole line, or the key is missing.
+    """
+    named = re.match(r'"((?:sub_requests\[\d+\])?\.?\w*)', said)
+    if named is None:
+        return None, None
+    value: Any = msgspec.json.decode(line)
+    try:
+        for key in re.findall(r"\w+", named[1]):
+            value = value[int(key)] if isinstance(value, list) else value[key]
+    except (KeyError, IndexError, TypeError):
+        value = None
+    return named[1], value
+
+
 def _call_start(line: bytes, index: int) -> int:
     """Where call `index` of a well-formed session begins."""
     text, scan = line.decode("utf-8"), json.JSONDecoder().raw_decode

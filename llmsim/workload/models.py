@@ -40,11 +40,16 @@ class ModelNames:
         served = ", ".join(f'"{known}"' for known in self.names)
         if candidates:
             raise InputError(
-                f'{where}: model "{name}" could be any of {served}; give the full name'
+                f'{where}: model "{name}" could be any of {served}; give the full name',
+                field="model",
+                value=name,
             )
         suggestion = nearest(name, self.names) or _nearest_tail(name, self.names)
         raise InputError(
-            f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves {served}'
+            f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves '
+            f"{served}",
+            field="model",
+            value=name,
         )
 
     def unnamed(self, where: str) -> int:

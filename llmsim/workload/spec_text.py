@@ -118,14 +118,16 @@ def split_fields(
             near = nearest(key, known) if usual is None else f' (did you mean "{usual}"?)'
             sessions = SESSIONS if key in _SESSION_KEYS else ""
             raise InputError(
-                f'{text}: unknown key "{key}"{near}; known: {", ".join(known)}{sessions}'
+                f'{text}: unknown key "{key}"{near}; known: {", ".join(known)}{sessions}',
+                field=key,
+                value=value,
             )
         if key in values:
-            raise InputError(f'{text}: "{key}" is given twice')
+            raise InputError(f'{text}: "{key}" is given twice', field=key, value=value)
         values[key] = value
     for key in required:
         if key not in values:
-            raise InputError(f'{text}: "{key}" is missing; an example is {example}')
+            raise InputError(f'{text}: "{key}" is missing; an example is {example}', field=key)
     return values
 
 
@@ -136,21 +138,25 @@ class Field:
 
     def __init__(self, text: str, key: str, value: str) -> None:
         self.where = f'{text}: "{key}={value}"'
+        self.key, self.given = key, value
         self.word, *arguments = value.split(":")
         self.arguments: dict[str, str] = {}
         for argument in arguments:
             name, equals, given = argument.partition("=")
             # An argument without a name is the distribution's main one.
             if not equals and "" in self.arguments:
-                raise InputError(
-                    f"{self.where}: the value is given twice; name the second one, as in "
-                    "lognormal:220:cv=0.8"
+                raise self.refused(
+                    "the value is given twice; name the second one, as in lognormal:220:cv=0.8"
                 )
             self.set(name if equals else "", given if equals else name)
 
+    def refused(self, problem: str) -> InputError:
+        """The error for what is wrong with the value."""
+        return InputError(f"{self.where}: {problem}", field=self.key, value=self.given)
+
     def set(self, name: str, value: str) -> None:
         if name in self.arguments:
-            raise InputError(f"{self.where}: {_called(name)} is given twice")
+            raise self.refused(f"{_called(name)} is given twice")
         self.arguments[name] = value
 
     def take_word(self) -> None:
@@ -160,8 +166,8 @@ class Field:
     def word_among(self, what: str, known: tuple[str, ...]) -> None:
         if self.word not in known:
             suggestion = nearest(self.word, known)
-            raise InputError(
-                f'{self.where}: unknown {what} "{self.word}"{suggestion}; known: {", ".join(known)}'
+            raise self.refused(
+                f'unknown {what} "{self.word}"{suggestion}; known: {", ".join(known)}'
             )
 
     def alone_integer(self, low: int, high: int) -> int:
@@ -177,9 +183,8 @@ class Field:
         except ValueError:
             number = low - 1
         if not low <= number <= high:
-            raise InputError(
-                f"{self.where}: {_called(name)} is {value}, but must be an integer from {low} to "
-                f"{high}"
+            raise self.refused(
+                f"{_called(name)} is {value}, but must be an integer from {low} to {high}"
             )
         return number
 
@@ -195,21 +200,19 @@ class Field:
         if not (0 < number <= most and number >= least):
             span = f"from {least:g} to {most:g}" if least else f"above 0, at most {most:g}"
             wanted = f"must be a number {span}"
-            raise InputError(f"{self.where}: {_called(name)} is {value}, but {wanted}")
+            raise self.refused(f"{_called(name)} is {value}, but {wanted}")
         return number
 
     def _take(self, name: str, default: object) -> str:
         value = self.arguments.pop(name, None)
         if value is None and default is None:
-            raise InputError(f"{self.where}: {_called(name)} is missing")
+            raise self.refused(f"{_called(name)} is missing")
         return str(default) if value is None else value
 
     def done(self) -> None:
         if self.arguments:
             name, value = next(iter(self.arguments.items()))
-            raise InputError(
-                f'{self.where}: "{name + "=" if name else ""}{value}" means nothing here'
-            )
+            raise self.refused(f'"{name + "=" if name else ""}{value}" means nothing here')
 
 
 def _called(name: str) -> str:

@@ -337,3 +337,73 @@ def test_lists_and_mappings_stand_for_the_text_of_the_command_line() -> None:
     for name in ("speculative_config", "cudagraph_capture_sizes"):
         with pytest.raises(llmsim.InputError, match=name):
             llmsim.run(CLUSTER, TRACE, **{name: ["x"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "value"),
+    [
+        ({"tp_size": 3}, "nodes[0].instances[0].tp_size", 3),
+        ({"pd_type": "prefill"}, "nodes[0].instances[0].pd_type", "prefill"),
+        ({"model_name": "no/such"}, "nodes[0].instances[0].model_name", "no/such"),
+        ({"tp_size": "2"}, "nodes[0].instances[0].tp_size", "2"),
+    ],
+)
+def test_an_error_of_a_cluster_carries_its_field_and_value(
+    change: dict[str, Any], field: str, value: Any
+) -> None:
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100").fields()
+    fields["nodes"][0]["instances"][0] |= change
+    with pytest.raises(llmsim.InputError) as caught:
+        llmsim.run(fields, "synthetic:n=1,rate=1,input=8,output=2")
+    assert (caught.value.file, caught.value.field, caught.value.value) == ("cluster", field, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ('{"input_toks": 8, "output_toks": 0, "arrival_time_ns": 0}\n', "output_toks", 0),
+        ('{"input_toks": 8, "arrival_time_ns": 0}\n', "output_toks", None),
+        (
+            '{"arrival_time_ns": 0, "sub_requests": [{"new_toks": 3, "output_toks": "x"}]}\n',
+            "sub_requests[0].output_toks",
+            "x",
+        ),
+        ("arrival,input,output\n0,eight,2\n", "input", "eight"),
+    ],
+)
+def test_an_error_of_a_trace_carries_its_field_and_value(
+    text: str, field: str, value: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(llmsim.InputError) as caught:
+        llmsim.run(llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100"), path)
+    error = caught.value
+    assert (error.file, error.field, error.value) == (str(path), field, value)
+
+
+def test_an_error_of_a_table_is_in_the_words_of_its_columns() -> None:
+    table = {"time": [0, 1], "prompt_tokens": [8, -2], "completion_tokens": [2, 2]}
+    with pytest.raises(llmsim.InputError) as caught:
+        llmsim.run(llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100"), table)
+    assert str(caught.value).startswith('columns:2: "prompt_tokens" is -2, but must be')
+    assert (caught.value.field, caught.value.value) == ("prompt_tokens", -2)
+    with pytest.raises(llmsim.InputError) as caught:
+        llmsim.run(
+            llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100"),
+            "synthetic:n=none,rate=1,input=8,output=2",
+        )
+    assert (caught.value.field, caught.value.value) == ("n", "none")
+
+
+def test_a_share_is_no_percentile() -> None:
+    result = llmsim.run(
+        llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100"),
+        {"arrival_s": [0], "input_tokens": [8], "output_tokens": [2]},
+    )
+    with pytest.raises(llmsim.InputError, match=r"percentile is 0.99 \(did you mean 99\?\)"):
+        result.why(percentile=0.99)
+    with pytest.raises(llmsim.InputError, match=r"percentile is 0.95 \(did you mean 95\?\)"):
+        llmsim.size("meta-llama/Llama-3.1-8B", "H100", rate=1, slo="ttft:500", percentile=0.95)
+    with pytest.raises(llmsim.InputError, match="group is 'first'"):
+        result.graph("first")  # type: ignore[arg-type]

@@ -42,6 +42,13 @@ def checked_metric(metric: str) -> str:
 
 def checked_percentile(percentile: float) -> float:
     """The percentile; raises InputError for one that is no percentile."""
+    if 0 < percentile < 1:
+        raise InputError(
+            f"percentile is {percentile:g} (did you mean {100 * percentile:g}?); it must be 0, or "
+            "from 1 to below 100, such as 99",
+            field="percentile",
+            value=percentile,
+        )
     if not 0 <= percentile < 100:
         raise InputError(
             f"percentile is {percentile:g}; it must be at least 0 and below 100, such as 99",

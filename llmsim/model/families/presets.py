@@ -195,5 +195,7 @@ def _unknown(name: str, known: Mapping[str, Path]) -> InputError:
     such_as = f", such as {', '.join(akin[:MOST_SHOWN])}{more}" if akin else ""
     return InputError(
         f'unknown model "{name}"{close}; {len(bundled)} are bundled in {LOCATION}{such_as}; for '
-        "any other, give the path of its config.json"
+        "any other, give the path of its config.json",
+        field="model_name",
+        value=name,
     )

@@ -55,8 +55,11 @@ def rank_shape(model: ModelConfig, layout: Layout) -> RankShape:
     problem = layout_problem(model, layout)
     if problem:
         dp = f", dp {layout.dp}" if layout.dp > 1 else ""
+        tp_rule = problem.startswith("tp ")
         raise InputError(
-            f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}{dp}: {problem}"
+            f"{model.name} cannot run with tp {layout.tp}, ep {layout.ep}{dp}: {problem}",
+            field="tp_size" if tp_rule else None,
+            value=layout.tp if tp_rule else None,
         )
     tp, ep = layout.tp, layout.ep
     heads = model.num_attention_heads // tp

@@ -71,7 +71,7 @@ def detect(path: str, head: Head) -> str:
         if module_of(name).detect(head):
             return name
     if head.kind == "empty":
-        raise InputError(f"{path}: the trace is empty")
+        raise InputError(f"{path}: the trace is empty", file=str(path))
     for keys, what in NO_TRACES.items():
         if head.has(*keys):
             raise InputError(f"{path}:1:1: {what}")

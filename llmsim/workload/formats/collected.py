@@ -66,9 +66,19 @@ class Collected:
         self._dropped += count
         self._dropped_at = self._dropped_at or number
 
-    def refusal(self, number: int, problem: str, column: int = 1) -> InputError:
+    def refusal(
+        self,
+        number: int,
+        problem: str,
+        column: int = 1,
+        *,
+        field: str | None = None,
+        value: object = None,
+    ) -> InputError:
         """The error for what is wrong with line `number`, which names the position."""
-        return InputError(f"{self.source.path}:{number}:{column}: {problem}")
+        path = self.source.path
+        sentence = f"{path}:{number}:{column}: {problem}"
+        return InputError(sentence, file=path, field=field, value=value)
 
     def workload(self) -> Workload:
         """All rows; arrivals count from the first, in ns. Raises InputError where there are none,
@@ -81,7 +91,8 @@ class Collected:
                 if self._dropped
                 else ""
             )
-            raise InputError(f"{self.source.path}: the trace is empty{more}")
+            path = self.source.path
+            raise InputError(f"{path}: the trace is empty{more}", file=path)
         arrival_ns, after, rows, in_order = self._sorted(n)
         sessions = self._sessions(rows)  # first, for the memory
         self._at, self._line, self._session = array("q"), array("q"), array("q")

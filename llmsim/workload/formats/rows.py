@@ -200,9 +200,9 @@ class CsvRows:
         column = len(",".join(fields[:index])) + (index > 0) + 1
         value = fields[index].replace("\n", "\\n").replace("\r", "\\r")
         value = value if len(value) <= 60 else value[:57] + "..."
-        return self.table.refusal(
-            number, f'"{self.names[index]}" is "{value}", but must be {wanted}', column
-        )
+        name = self.names[index]
+        problem = f'"{name}" is "{value}", but must be {wanted}'
+        return self.table.refusal(number, problem, column, field=name, value=fields[index])
 
     def tokens(self, number: int, fields: list[str], index: int) -> int:
         """A count of tokens; "12.0" is 12."""
