@@ -24,7 +24,7 @@ PLAIN = Point(
 
 def beside_points() -> list[Point]:
     """Every one of them; lengths, loads and means as published."""
-    return [*_sources(), *_a100(), *_others(), *_kimi()]
+    return [*_sources(), *_a100(), *_others(), *_graphs(), *_kimi()]
 
 
 def _sources() -> list[Point]:
@@ -86,6 +86,29 @@ def _others() -> list[Point]:
     return found + [
         _run(*row[:3], "H200", *row[3:], devices=8, layout=EXPERTS_CUT) for row in eight
     ]
+
+
+def _graphs() -> list[Point]:
+    """Ten requests at once with and without CUDA graphs around attention, by vLLM's pull request
+    25444 of September 2025: requests per second of Qwen3-Coder-30B-A3B-Instruct-FP8, whose shapes
+    are those of Qwen3-30B-A3B.
+    """
+    rows = (
+        ("piecewise", "PIECEWISE", (), 4.07),
+        ("piecewise_async", "PIECEWISE", ("--async-scheduling",), 4.29),
+        ("full", "FULL_AND_PIECEWISE", (), 5.98),
+        ("full_async", "FULL_AND_PIECEWISE", ("--async-scheduling",), 6.20),
+    )
+    requests, inputs, outputs = 10, 1024, 128
+    return [
+        replace(
+            PLAIN, name=f"q30_h100_{name}", source="vllm-project/vllm pull request 25444",
+            model="Qwen/Qwen3-30B-A3B-FP8", hardware="H100", requests=requests,
+            input_tokens=inputs, output_tokens=outputs, endpoint="completions", grade="B",
+            options=("--cudagraph-mode", mode, *more), real={"throughput": per_s * outputs},
+        )
+        for name, mode, more, per_s in rows
+    ]  # fmt: skip
 
 
 def _kimi() -> list[Point]:
