@@ -271,3 +271,27 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["diff", str(tmp_path), str(tmp_path), "--alpha", "2"]) == 2
     assert "--alpha is 2; it must be between 0 and 1" in capsys.readouterr().err
+
+
+def test_values_that_begin_alike_are_shown_where_they_differ(tmp_path: Path) -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    for seed in (1, 2):
+        load = f"synthetic:n=5,rate=12,input=lognormal:600,output=lognormal:150,seed={seed}"
+        llmsim.run(cluster, load, cost_source="roofline").save(tmp_path / str(seed))
+    said = given_differently(tmp_path / "1", tmp_path / "2")
+    assert said == "Given differently: dataset ...al:150,seed=1 -> ...al:150,seed=2."
+
+
+def test_a_rule_that_chance_passes_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other draws of the load: the p99 differs, and nobody knows whether by more than chance."""
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    for seed in (1, 2):
+        load = f"synthetic:n=60,rate=12,input=lognormal:600,output=lognormal:150,seed={seed}"
+        llmsim.run(cluster, load, cost_source="roofline").save(tmp_path / str(seed))
+    first, second = str(tmp_path / "1"), str(tmp_path / "2")
+    for rule in ("p99_e2el_ms>+0.001%", "p99_e2el_ms<-0.001%"):
+        assert main(["diff", first, second, "--fail-if", rule]) == 0
+    said = capsys.readouterr().out
+    assert said.count("which may be chance") == 1 and "passed: p99_e2el_ms" in said

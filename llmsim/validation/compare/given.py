@@ -14,6 +14,8 @@ SHOWN = 6
 """Differences that a sentence names; the others are counted."""
 LONGEST = 40
 """Characters of a value that a sentence shows."""
+LEAD = 12
+"""Of them, those in front of the first one that differs."""
 _GROUP = re.compile(r"^groups\[\d+\]\.")
 _ENTRY = re.compile(r"^(\w+)\[(\d+)\]")
 """The list and the number of the entry that a field belongs to."""
@@ -51,7 +53,7 @@ def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tup
     """
     before, after = _counted(before, after), _counted(after, before)
     return {
-        name: (_shown(before, name), _shown(after, name))
+        name: _shown_apart(_text(before, name), _text(after, name))
         for name in {**before, **after}
         if before.get(name) != after.get(name) and _entry_of_both(name, before, after)
     }
@@ -137,9 +139,22 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _shown(given: Mapping[str, Any], name: str) -> str:
+def _text(given: Mapping[str, Any], name: str) -> str:
     if name not in given:
         return "(not given)"
     value = given[name]
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shown_apart(before: str, after: str) -> tuple[str, str]:
+    """Two values without what long ones have in common at their beginnings, then cut short."""
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(after)))
+    start = max(0, same - LEAD) if max(len(before), len(after)) > LONGEST else 0
+    return _cut(before, start), _cut(after, start)
+
+
+def _cut(text: str, start: int) -> str:
+    shown = text[start : start + LONGEST]
+    rest = "..." if len(text) > start + LONGEST else ""
+    return f"{'...' if start else ''}{shown}{rest}"

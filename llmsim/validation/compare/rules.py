@@ -24,13 +24,20 @@ class Rule:
 
     def fails(self, found: Mapping[str, Difference]) -> bool:
         """Whether the runs break the rule; a change that may be chance breaks none."""
+        return self.is_beyond(found) and not self.may_be_chance(found)
+
+    def may_be_chance(self, found: Mapping[str, Difference]) -> bool:
+        """Whether the rule is about a change that chance explains."""
+        return self.kind != "value" and found[self.metric].significant is False
+
+    def is_beyond(self, found: Mapping[str, Difference]) -> bool:
+        """Whether the figures are beyond the bound."""
         one = found[self.metric]
         value = {"percent": one.delta_pct, "change": one.b - one.a, "value": one.b}[self.kind]
         if value is None:  # A is 0: any percentage is exceeded
             return self.above
         beyond = value > self.limit if self.above else value < self.limit
-        broken = beyond or (self.or_equal and value == self.limit)
-        return broken and (self.kind == "value" or one.significant is not False)
+        return beyond or (self.or_equal and value == self.limit)
 
 
 def parse_rule(text: str, found: Mapping[str, Difference]) -> Rule:

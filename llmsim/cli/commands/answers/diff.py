@@ -56,7 +56,11 @@ def command(
     found = differences(pairs, alpha)
     rules = [parse_rule(text, found) for text in fail_if or ()]
     broken = [rule for rule in rules if rule.fails(found)]
-    text = _json(found) if as_json else _table(found, pairs, broken, given_differently(a, b))
+    if as_json:
+        text = _json(found)
+    else:
+        verdicts = [line for rule in rules for line in _verdict(rule, found)]
+        text = _table(found, pairs, verdicts, given_differently(a, b))
     sys.stdout.write(text)
     if broken and as_json:
         for rule in broken:
@@ -111,7 +115,7 @@ def _shown(one: "Difference") -> dict[str, Any]:
 
 
 def _table(
-    found: "dict[str, Difference]", pairs: "list[Pairs]", broken: "list[Rule]", given: str | None
+    found: "dict[str, Difference]", pairs: "list[Pairs]", verdicts: list[str], given: str | None
 ) -> str:
     requests = sum(len(one.real) for one in pairs)
     changed = sum(one.significant is True for one in found.values())
@@ -130,7 +134,7 @@ def _table(
         )
     findings = dict.fromkeys(finding.sentence for one in pairs for finding in one.findings)
     lines += [f"note: {sentence}" for sentence in findings]
-    lines += [_broken(rule, found) for rule in broken]
+    lines += verdicts
     return "\n".join(lines) + "\n"
 
 
@@ -159,6 +163,19 @@ def _without_zero(one: "Difference") -> bool:
     return one.ci is not None and not one.ci[0] <= 0 <= one.ci[1]
 
 
+def _verdict(rule: "Rule", found: "dict[str, Difference]") -> list[str]:
+    """What is to say of a rule: that it fails, or that a change beyond it may be chance."""
+    if rule.fails(found):
+        return [_broken(rule, found)]
+    if rule.is_beyond(found):
+        return [f"passed: {_went(rule, found)}, which may be chance; more requests or seeds tell"]
+    return []
+
+
 def _broken(rule: "Rule", found: "dict[str, Difference]") -> str:
+    return f"failed: {_went(rule, found)}"
+
+
+def _went(rule: "Rule", found: "dict[str, Difference]") -> str:
     one = found[rule.metric]
-    return f"failed: {rule.text}: {rule.metric} went from {one.a:,.3f} to {one.b:,.3f}"
+    return f"{rule.text}: {rule.metric} went from {one.a:,.3f} to {one.b:,.3f}"
