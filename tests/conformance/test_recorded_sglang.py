@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmsim.cli import main
-from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
+from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_POLICIES
 from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.sglang.compare import first_difference
 from llmsim.scheduling.conformance.sglang.ours import our_steps
@@ -30,7 +30,7 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     cases = [load_recording(path) for path in sorted(RECORDINGS.iterdir())]
     for option, values in {
         "page_size": {1, 16, 64},
-        "schedule_policy": {"fcfs", "lpm", "lof", "dfs-weight"},
+        "schedule_policy": set(SGLANG_POLICIES),
         "enable_priority_scheduling": {False, True},
         "schedule_low_priority_values_first": {False, True},
         "retraction_policy": {"length", "priority"},
@@ -40,7 +40,7 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "ends_with_stop_token": {False, True},
         "speculative_algorithm": {None, "EAGLE", "STANDALONE"},
         "speculative_eagle_topk": {1, 4},
-        "pp_size": {1, 3, 4},
+        "pp_size": {1, 2, 3, 4},
         "enable_hierarchical_cache": {False, True},
         "disaggregation_mode": {None, "prefill", "decode", "pair"},
         "disaggregation_decode_enable_radix_cache": {False, True},
@@ -148,7 +148,7 @@ def test_a_changed_step_is_found(
     [
         (lambda case: case.pop("config"), "missing required field"),
         (lambda case: case["config"].update(page_size=0), "page_size"),
-        (lambda case: case["config"].update(schedule_policy="hrrn"), "schedule_policy"),
+        (lambda case: case["config"].update(schedule_policy="random"), "schedule_policy"),
         (lambda case: case["requests"].append(case["requests"][0]), "same id"),
         (lambda case: case["requests"][0].update(output_len=1 << 16), None),
     ],

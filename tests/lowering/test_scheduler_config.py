@@ -165,9 +165,21 @@ def test_a_schedulers_own_parameter_reaches_the_core(
             {"sglang_priority_scheduling": True, "scheduling_policy": "priority"},
             "contradicts scheduling_policy; remove one of them",
         ),
+        (
+            {"sglang_schedule_policy": "shortest-prefill-first", "enable_prefix_caching": False},
+            "which needs the prefix cache; set enable_prefix_caching true",
+        ),
+        (
+            {
+                "sglang_schedule_policy": "hrrn",
+                "speculative_config": {"method": "eagle", "num_speculative_tokens": 2}
+                | {"acceptance_rate": 0.5},
+            },
+            "is hrrn, whose count of launched tokens with a speculative_config is not modelled",
+        ),
     ],
 )
-def test_priorities_of_sglang_go_with_some_orders(options: dict[str, Any], words: str) -> None:
+def test_orders_of_sglangs_queue_go_with_some_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         engine(scheduler="sglang", **options)
 

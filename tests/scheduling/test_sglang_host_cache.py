@@ -114,6 +114,24 @@ def test_a_request_waits_for_copies_that_hold_the_memory() -> None:
     assert not sim.counters()["idle_with_work"].any()
 
 
+def test_a_request_that_is_alone_beside_copies_is_computed_again() -> None:
+    """The second one grows into what is being copied; nobody else could give it memory."""
+    keys = [[KEYS["A"] + j + 1 for j in range(100)], [KEYS["B"] + j + 1 for j in range(30)]]
+    cache = host(1000, copy_latency_ps=500 * MS)
+    options = Options(
+        "sglang",
+        block_size=1,
+        blocks=151,
+        caching=True,
+        keys=keys,
+        extra={"host_cache": cache, "sglang_new_tokens": 8},
+    )
+    requests = [(0, 100, 10), (100, 30, 60)]
+    sim = run(requests, options)
+    assert sim.requests()["preemptions"].tolist() == [0, 1]
+    assert_nothing_is_lost(sim, 151, requests)
+
+
 @settings(max_examples=80)
 @given(
     requests_strategy,

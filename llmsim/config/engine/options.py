@@ -41,7 +41,7 @@ QUICK_REDUCE = ("NONE", "FP", "INT8", "INT6", "INT4", "INT3")
 Megabytes = Annotated[int, Field(ge=0, le=1 << 20)]
 TENSORRT_LLM_CAPACITIES = ("guaranteed_no_evict", "max_utilization")
 TENSORRT_LLM_CHUNKINGS = ("first_come_first_served", "equal_progress")
-SGLANG_POLICIES = ("fcfs", "lpm", "lof", "dfs-weight")
+SGLANG_POLICIES = ("fcfs", "lpm", "lof", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Values of SGLang's `schedule_policy`, in the order of the native scheduler's parameter."""
 SGLANG_BY_PRIORITY = ("fcfs", "lof")
 """Those of them that SGLang orders by priorities first."""
@@ -448,9 +448,11 @@ class EngineOptions(Section):
         OnCommandLine(str),
     ] = Field(
         default=None,
-        description="Orders the queue of the scheduler sglang: by arrival (fcfs, the default), the "
-        "longest cached prefix first (lpm), the longest answer first (lof), or branch by branch of "
-        "the prefix cache (dfs-weight).",
+        description="Orders the queue of the scheduler sglang: by arrival (fcfs, the default), "
+        "longest cached prefix (lpm), longest answer (lof), or branches of the prefix cache "
+        "(dfs-weight). "
+        "Two orders go by the prompt tokens left to compute: hrrn, which weighs them by waiting, "
+        "and shortest-prefill-first.",
     )
     sglang_priority_scheduling: Annotated[
         bool | None, ParameterOf("sglang", "priorities"), OnCommandLine(bool)

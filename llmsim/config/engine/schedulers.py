@@ -168,6 +168,7 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
             )
     if "scheduling_policy" in positions:
         check_policy(values["scheduling_policy"])
+    _check_queue(values, refuse)
     _check_priorities(values, positions, refuse)
     _check_host_cache(values, positions, refuse)
     if name in (VLLM, INSTALLED):
@@ -222,6 +223,21 @@ _ASKED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "queue_order": ("scheduling_policy", lambda value: value != "fcfs"),
 }
 """Features that an option asks for: the option, and the values that do."""
+
+
+def _check_queue(values: Mapping[str, Any], refuse: Refuse) -> None:
+    """What orders of SGLang's queue need."""
+    asked, policy = "sglang_schedule_policy", values.get("sglang_schedule_policy")
+    if policy == "shortest-prefill-first" and not values["enable_prefix_caching"]:
+        raise refuse(
+            asked, f"is {policy}, which needs the prefix cache; set enable_prefix_caching true"
+        )
+    if policy == "hrrn" and values["speculative_config"] is not None:
+        raise refuse(
+            asked,
+            "is hrrn, whose count of launched tokens with a speculative_config is not modelled; "
+            "choose another or remove that",
+        )
 
 
 _WITH_PRIORITIES = (

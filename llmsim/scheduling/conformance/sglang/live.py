@@ -248,7 +248,7 @@ class Loop:
             self._pass_time()
 
     def _pass_time(self) -> None:
-        """Until the next request arrives, or a copy ends for which a request waits."""
+        """Until the next request arrives or a copy ends; SGLang is idle behind the last one."""
         times = self._times_ahead()
         if times:
             self.now_ps = max(self.now_ps, min(times))
@@ -258,7 +258,7 @@ class Loop:
         times = []
         if self._arrived < len(self._requests):
             times.append(self._arrival_ps[self._arrived])
-        if self._copies is not None and self._scheduler.waiting_queue:
+        if self._copies is not None:
             times += [end for end in [self._copies.next_end_ps()] if end is not None]
         return times
 

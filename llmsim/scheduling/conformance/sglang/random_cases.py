@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_BY_PRIORITY, SGLANG_POLICIES
-from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
 from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR
+
+_DRAWN_POLICIES = SGLANG_POLICIES[:4]
+"""The others take the place of these in some cases."""
+_BY_WORK = SGLANG_POLICIES[4:]
 
 
 def random_case(seed: int, requests: int) -> Case:
@@ -28,8 +32,11 @@ def random_case(seed: int, requests: int) -> Case:
         _ranks(np.random.default_rng([seed, 43]), config)
     if not plays_role and "dp_size" not in config:
         _receiving(np.random.default_rng([seed, 47]), config)
+    _queue_order(np.random.default_rng([seed, 53]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
+    if config["schedule_policy"] == "hrrn":
+        _name_by_arrival(case)
     if config.get("enable_hierarchical_cache", False):
         _ask_again(np.random.default_rng([seed, 37]), case["requests"], longest - 8)
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
@@ -139,6 +146,25 @@ def _receiving(rng: np.random.Generator, config: Case) -> None:
         config["scheduler_recv_interval"] = int(rng.choice([2, 5, 30]))
 
 
+def _queue_order(rng: np.random.Generator, config: Case) -> None:
+    """Orders the queue of a third of the cases that can have it so by what prompts still compute.
+
+    SGLang's worker of drafts changes what `hrrn` counts, and has a stand-in here.
+    """
+    takes_over = config.get("disaggregation_mode") in HANDED_OVER
+    apart = config["enable_priority_scheduling"] or config["disable_radix_cache"] or takes_over
+    if rng.random() < 2 / 3 or apart:
+        return
+    drafts = "speculative_algorithm" in config
+    config["schedule_policy"] = "shortest-prefill-first" if drafts else str(rng.choice(_BY_WORK))
+
+
+def _name_by_arrival(case: Case) -> None:
+    """SGLang orders equal ratios of `hrrn` by the requests' names."""
+    for row, index in enumerate(by_arrival(case)):
+        case["requests"][index]["id"] = f"r{row:05d}"
+
+
 def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:
     """Half of the requests have the prompt of an earlier one, which may have left the device."""
     for i in range(1, len(requests)):
@@ -159,7 +185,7 @@ def _options(rng: np.random.Generator) -> dict[str, Any]:
     page = pick(1, 1, 16, 64)
     seqs = pick(1, 2, 8, 32, 64, 128, 256)
     chunk = max(pick(256, 512, 1024, 2048, 8192), 2 * seqs)
-    policy = pick(*SGLANG_POLICIES)
+    policy = pick(*_DRAWN_POLICIES)
     by_priority = policy in SGLANG_BY_PRIORITY and chance(0.5)
     if by_priority and chance(0.6):  # somebody runs who is less important than who waits
         seqs = min(seqs, pick(1, 2, 4))

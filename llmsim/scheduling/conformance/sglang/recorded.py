@@ -37,7 +37,7 @@ class _Config(msgspec.Struct):
     max_running_requests: Annotated[int, Meta(ge=1, le=1 << 16)]
     max_total_tokens: _Positive
     context_length: _Positive
-    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight"]
+    schedule_policy: Literal["fcfs", "lpm", "lof", "dfs-weight", "hrrn", "shortest-prefill-first"]
     enable_mixed_chunk: bool
     disable_overlap_schedule: bool
     disable_radix_cache: bool

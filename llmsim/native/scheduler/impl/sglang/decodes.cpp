@@ -73,11 +73,12 @@ void Sglang::retract() {
     retracted.push_back(request);
   } while (!decodes_fit(kept));
   if (kept.size() == 1 && !decodes_fit(kept)) {
-    if (!staged() && !takeover_)
+    if (!staged() && !takeover_ && memory_.host() == nullptr && cut_ < 0)
       throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
                                " alone");
     give_up(kept[0], 0);
     held_[at(kept[0])].stranded = looks_again_ = true;
+    waits_for_copies_ = memory_.host() != nullptr && cut_ < 0;
     retracted.push_back(kept[0]);
     kept.clear();
   }

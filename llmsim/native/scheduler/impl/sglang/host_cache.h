@@ -34,8 +34,9 @@ class HostCopies {
     begins_ = std::max(start, free_);
     return free_ = begins_ + latency_ + ps_per_token_ * tokens;
   }
-  // When the newest copy begins.
+  // When the newest copy begins, and when it ends.
   Ps begins() const { return begins_; }
+  Ps ends() const { return free_; }
 
  private:
   Ps latency_, ps_per_token_, free_ = 0, begins_ = 0;
@@ -71,6 +72,8 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   void hit(RadixTree::NodeId node) override;
   void device_runs_until(Ps end) override { device_busy_ = end; }
   Ps next_copy() const override;
+  // When all copies that have begun are over.
+  Ps last_copy() const { return std::max(writes_.ends(), loads_.ends()); }
   bool consistent() const { return free_ + tree_.host_held() == config_.pages; }
 
  private:

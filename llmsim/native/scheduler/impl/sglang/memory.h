@@ -20,12 +20,14 @@ struct SglangHeld {
   std::int32_t paged = 0;   // the same up to the end of its last page
   // With drafts: tokens whose KV is known to be right, and what steps in flight add to its answer.
   std::int32_t committed = 0, ahead = 0, verifying = 0;
-  std::int32_t kept = 0;      // leading ones that belong to the tree
-  std::int32_t inserted = 0;  // leading ones that it has put there itself, or found there again
-  std::int32_t limit = 0;     // of its answer
-  std::int32_t flight = 0;    // the last batch that it was in
-  std::int32_t filled = 0;    // its tokens when it was last tried
-  std::int64_t entry = 0;     // its place among all who ever joined the queue
+  std::int32_t kept = 0;       // leading ones that belong to the tree
+  std::int32_t inserted = 0;   // leading ones that it has put there itself, or found there again
+  std::int32_t limit = 0;      // of its answer
+  std::int32_t flight = 0;     // the last batch that it was in
+  std::int32_t filled = 0;     // its tokens when it was last tried
+  std::int32_t matched = 0;    // that the cache held when the queue was ordered
+  std::int64_t entry = 0;      // its place among all who ever joined the queue
+  std::int64_t joined_at = 0;  // tokens of prompts that had been launched when it last did
   // Of a request whose client gave up: tokens that are not counted as computed again, and whether
   // its next output ends it.
   std::int64_t settled = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <tuple>
 #include <unordered_set>
 
 #include "scheduler/bookkeeping.h"
@@ -61,14 +62,18 @@ bool Sglang::schedule_prompts(Ps now, Batch& batch) {
   return true;
 }
 
-// The prompt that the last step cut; it makes progress in any case.
+// The prompt that the last step cut; it makes progress even if nothing is left of what admission
+// counts on.
 void Sglang::go_on(PromptBudget& budget) {
   SglangHeld& held = held_[at(cut_)];
   std::int64_t most = std::min(budget.chunk(), static_cast<std::int64_t>(budget.left()));
   if (most <= 0) most = budget.chunk();
   const std::int64_t left = known(cut_) - held.prefix;
-  const bool ends = left <= most;
-  const std::int64_t tokens = std::min(left, most);
+  most = std::min(most, most_beside_shorter(left, budget.chunked() ? budget.chunk() : 0));
+  const std::int64_t room = memory_.available() + memory_.evictable();
+  const std::int64_t tokens = std::min({left, most, room});
+  if (tokens <= 0) return;
+  const bool ends = tokens == left;
   held.end = held.prefix + static_cast<std::int32_t>(tokens);
   chosen_.push_back(cut_);
   budget.take(tokens, ends ? clipped(held.limit) : 0);
@@ -131,6 +136,7 @@ std::vector<RequestId> Sglang::victims_for(RequestId request, double tokens) con
 Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::int64_t needed,
                                  const PromptBudget& budget) const {
   if (static_cast<double>(needed) >= budget.left()) return {};
+  constexpr auto kFull = PromptBudget::State::kFull;
   const std::int64_t page = memory_.page_size(), left = known(request) - cached;
   const std::int64_t paged = memory_.ceil(left);
   std::int64_t tokens = left;
@@ -138,11 +144,11 @@ Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::in
   if (!budget.chunked()) {
     if (!chosen_.empty() && paged >= budget.input()) tokens = 0;
   } else if (paged > budget.chunk()) {
+    if (policy_ == Policy::kShortestPrefill && cut_ >= 0) return {0, false, kFull};
     cut = true;
     tokens = (cached + budget.chunk() / page * page) / page * page - cached;
   }
-  return {static_cast<std::int32_t>(std::max<std::int64_t>(0, tokens)), cut,
-          PromptBudget::State::kFull};
+  return {static_cast<std::int32_t>(std::max<std::int64_t>(0, tokens)), cut, kFull};
 }
 
 // What the host holds of its prefix takes memory, too, but is loaded instead of computed; where
@@ -276,9 +282,15 @@ void Sglang::mix_decodes(Batch& batch) {
 
 // ---- The waiting queue.
 
+bool Sglang::orders_by_prefix() const {
+  if (!memory_.caching()) return false;
+  if (policy_ == Policy::kShortestPrefill) return true;
+  const bool looks = policy_ == Policy::kLongestPrefix || policy_ == Policy::kHighestResponseRatio;
+  return looks && waiting_.size() <= kMostMatched;
+}
+
 void Sglang::order_waiting() {
-  if (policy_ == Policy::kLongestPrefix && memory_.caching() && waiting_.size() <= kMostMatched)
-    return order_by_prefix();
+  if (orders_by_prefix()) return order_by_prefix();
   if (policy_ == Policy::kDepthFirst && memory_.caching()) return order_depth_first();
   const bool by_answer = policy_ == Policy::kLongestOutput;
   if (by_answer || priorities_)
@@ -305,20 +317,53 @@ void Sglang::order_depth_first() {
 // One of several that share a prefix goes first, so that the others find it in the cache.
 void Sglang::order_by_prefix() {
   std::unordered_set<Key> first_tokens;
-  std::vector<std::pair<std::int32_t, RequestId>> ordered;
+  std::vector<std::pair<Rank, RequestId>> ordered;
   for (const RequestId request : waiting_) {
     SglangHeld& held = held_[at(request)];
     const std::int32_t cached = memory_.match(request, known(request), held);
-    std::int32_t key = -std::min(cached + held.on_host, known(request) - 1);
+    held.matched = std::min(cached + held.on_host, known(request) - 1);
+    bool deferred = false;
     if (cached <= kSharedInQueue && known(request) >= kSharedInQueue) {
       const Key shared = memory_.keys().prefix(request, kSharedInQueue);
-      if (shared != 0 && !first_tokens.insert(shared).second)
-        key = std::numeric_limits<std::int32_t>::max();
+      deferred = shared != 0 && !first_tokens.insert(shared).second;
     }
-    ordered.emplace_back(key, request);
+    ordered.emplace_back(rank_by_prefix(request, deferred), request);
   }
-  std::ranges::stable_sort(ordered, {}, &std::pair<std::int32_t, RequestId>::first);
+  std::ranges::stable_sort(ordered, {}, [](const std::pair<Rank, RequestId>& one) {
+    return std::tuple(one.first.deferred, one.first.first, one.first.then);
+  });
   for (std::size_t i = 0; i < ordered.size(); ++i) waiting_[i] = ordered[i].second;
+}
+
+// By the longest prefix, equal ones stay in their order. By the highest response ratio, who has
+// nothing to compute is first; SGLang orders equal ratios by the requests' names, here by arrival.
+Sglang::Rank Sglang::rank_by_prefix(RequestId request, bool deferred) const {
+  const SglangHeld& held = held_[at(request)];
+  if (policy_ == Policy::kShortestPrefill)
+    return {deferred, static_cast<double>(tokens_to_compute(request)), held.entry};
+  if (policy_ == Policy::kLongestPrefix)
+    return {deferred, deferred ? 0.0 : static_cast<double>(-held.matched), 0};
+  const std::int32_t left = sequences_[request].prompt_tokens - held.matched;
+  if (deferred || left <= 0)
+    return {deferred, deferred ? 0 : -std::numeric_limits<double>::infinity(), request};
+  const auto waited = static_cast<double>(launched_ - held.joined_at);
+  return {deferred, -(waited / static_cast<double>(left)), request};
+}
+
+std::int64_t Sglang::tokens_to_compute(RequestId request) const {
+  return std::max(1, known(request) - held_[at(request)].matched);
+}
+
+std::int64_t Sglang::most_beside_shorter(std::int64_t left, std::int64_t chunk) const {
+  const std::int64_t page = memory_.page_size();
+  if (policy_ != Policy::kShortestPrefill || chunk < 2 * page) return PromptBudget::kNoChunk;
+  std::int64_t reserved = 0;
+  for (const RequestId request : waiting_) {
+    const std::int64_t tokens = tokens_to_compute(request), paged = memory_.ceil(tokens);
+    if (tokens >= left || reserved + paged > chunk - page) break;
+    reserved += paged;
+  }
+  return reserved == 0 ? PromptBudget::kNoChunk : (chunk - reserved) / page * page;
 }
 
 // The head of the queue counts as used last.

@@ -156,6 +156,7 @@ void Sglang::bootstrap() {
 
 void Sglang::enter_queue(RequestId request) {
   held_[at(request)].entry = entries_++;
+  held_[at(request)].joined_at = launched_;
   waiting_.push_back(request);
 }
 
@@ -195,6 +196,12 @@ Gauges Sglang::gauges() const {
           .pool = {config_.kv.num_blocks, free + cached, cached}};
 }
 
+// Copies between device and host have to end first.
+Ps Sglang::idle_from() {
+  return memory_.host() == nullptr ? last_output_
+                                   : std::max(last_output_, memory_.host()->last_copy());
+}
+
 bool Sglang::pool_consistent() const {
   std::int64_t own = 0;
   for (const SglangHeld& held : held_)
@@ -209,7 +216,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   ++batches_;
   if (receives()) receive();
   if (memory_.host() != nullptr) memory_.host()->poll(now);
-  if (!in_rounds_ && idle_ && now > last_output_) ratio_ = first_ratio_;
+  if (!in_rounds_ && idle_ && now > idle_from()) ratio_ = first_ratio_;
   idle_ = false;
   bootstrap();
   if (takeover_ && take_over(batch)) return;
@@ -223,15 +230,25 @@ void Sglang::schedule(Ps now, Batch& batch) {
     micro_batches_[turn_].ran = last().prompts ? Ran::kPrompts : Ran::kDecodes;
   }
   batch.features.add(batch.items);
+  count_launched(batch);
   // The drafter reads prompts behind them, and drafts ahead of verifications.
   if (drafts_.on() && !batch.empty()) batch.drafts_after = last().prompts ? 1 : drafts_.steps();
   if (!batch.empty()) {
     flights_.push_back({batches_, last().prompts ? chosen_.size() : 0});
     batch.preempted.swap(preempted_);
+    waits_for_copies_ = false;
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
   counters_.peak_blocks_used =
       std::max(counters_.peak_blocks_used, static_cast<std::int32_t>(memory_.used_pages()));
+}
+
+// SGLang's batch of decodes is that of the step of prompts that its first requests come from, whose
+// tokens it therefore counts again with each step (`run_batch`: `extend_num_tokens`).
+void Sglang::count_launched(const Batch& batch) {
+  if (batch.empty()) return;
+  if (last().prompts) last().tokens = batch.features.tokens;
+  launched_ += last().prompts ? last().tokens : micro_batches_[turn_].first_tokens;
 }
 
 bool Sglang::drop_ended(std::vector<RequestId>& requests, RequestId also) {
@@ -252,6 +269,7 @@ void Sglang::merge_last() {
     if (produces()) last().requests.clear();  // they decode elsewhere
     if (running().empty() && !last().requests.empty()) {
       running().swap(last().requests);
+      micro_batches_[turn_].first_tokens = last().tokens;
       full() = false;
     } else {
       running().insert(running().end(), last().requests.begin(), last().requests.end());

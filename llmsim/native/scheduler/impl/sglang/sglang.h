@@ -24,12 +24,13 @@
 // with the output in flight is decoded once more.
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that have
-// tiers or a queue of another order run `SglangOutline`. Not SGLang's: a
-// request that is alone in its micro-batch and finds no room beside the others is computed again,
-// where SGLang aborts it; without a prefix cache a request that takes the whole cache runs alone,
-// where SGLang lets it wait for ever; and several victims of one request join the queue in the
-// order in which they were chosen, which SGLang leaves open (a set). On a decode group a request
-// that is alone and finds no room waits until others have left.
+// tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is alone in
+// its micro-batch, or beside a prompt that goes on or pages that a host cache copies, and finds no
+// room is computed again, where SGLang aborts it; of a prompt that goes on and finds too little
+// memory, less is computed, where SGLang ends; without a prefix cache a request that takes the
+// whole cache runs alone, where SGLang lets it wait for ever; and several victims of one request
+// join the queue in the order in which they were chosen, which SGLang leaves open (a set). On a
+// decode group a request that is alone and finds no room waits until others have left.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +60,7 @@ class Sglang final : public Scheduler,
   static constexpr Param kPrefillTokens{"max_prefill_tokens", 16384, 1,
                                         (std::int64_t{1} << 31) - 1};
   static constexpr Param kMixedChunk{"mixed_chunk", 0, 0, 1};
-  static constexpr Param kPolicy{"policy", 0, 0, 3};
+  static constexpr Param kPolicy{"policy", 0, 0, 5};
   // Whether a step is formed while the one before it runs: how many batches its group has in
   // flight says so, which lowering decides.
   static constexpr Param kOverlap{"overlap", 1, 0, 1};
@@ -93,7 +94,8 @@ class Sglang final : public Scheduler,
   // It preempted for somebody who then found no room, or has not looked for who arrived.
   bool asks_again() const override {
     if (!arrived_.empty()) return true;
-    return takeover_ ? looks_again_ : !preempted_.empty() || others_run();
+    if (takeover_) return looks_again_;
+    return (!preempted_.empty() && !waits_for_copies_) || others_run();
   }
   // Micro-batches take turns, whether there is something to run or not.
   bool queues_empty_batches() const override { return staged(); }
@@ -125,12 +127,20 @@ class Sglang final : public Scheduler,
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
-  enum class Policy : std::uint8_t { kFcfs, kLongestPrefix, kLongestOutput, kDepthFirst };
+  enum class Policy : std::uint8_t {
+    kFcfs,
+    kLongestPrefix,
+    kLongestOutput,
+    kDepthFirst,
+    kHighestResponseRatio,
+    kShortestPrefill
+  };
   // What the next call must know of a batch: who computes a prompt, and who decodes.
   struct Planned {
     std::vector<RequestId> requests;
     RequestId cut = -1;  // its last prompt goes on in the next step
     bool prompts = false;
+    std::int64_t tokens = 0;  // of a step of prompts
   };
   // What one answer still takes, and what is free when it has ended.
   struct End {
@@ -145,6 +155,7 @@ class Sglang final : public Scheduler,
     Planned last;
     bool full = false, some_ended = false;
     Ran ran = Ran::kNothing;
+    std::int64_t first_tokens = 0;  // of the step of prompts whose requests were its first
   };
   struct Flight {
     std::int32_t number;
@@ -181,6 +192,8 @@ class Sglang final : public Scheduler,
   void receive_first_token(RequestId request, std::vector<RequestId>& finished);
   void merge_joined();
   void abort_taken_over(RequestId request);
+  // Since when nothing is left to do, where `idle_` says so.
+  Ps idle_from();
   // Whether this call looks for new requests and for clients that gave up (recv_skipper.py).
   bool receives();
   void receive();
@@ -228,7 +241,19 @@ class Sglang final : public Scheduler,
   double rate_of_answers() const { return config_.output_length_known ? 1.0 : ratio_; }
   // The waiting queue.
   void order_waiting();
+  bool orders_by_prefix() const;
   void order_by_prefix();
+  // What the queue is ordered by, the least first; who is deferred comes behind all others.
+  struct Rank {
+    bool deferred;
+    double first;
+    std::int64_t then;
+  };
+  Rank rank_by_prefix(RequestId request, bool deferred) const;
+  std::int64_t tokens_to_compute(RequestId request) const;
+  // Tokens of the prompt that goes on which leave room for shorter ones that wait.
+  std::int64_t most_beside_shorter(std::int64_t left, std::int64_t chunk) const;
+  void count_launched(const Batch& batch);
   void order_depth_first();
   void enter_queue(RequestId request);
   void touch_waiting();
@@ -294,6 +319,7 @@ class Sglang final : public Scheduler,
   std::int64_t buffers_ = 0;          // that are taken, one by each request behind `bootstrapping_`
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step
+  bool waits_for_copies_ = false;     // since then nobody has found room beside them
   std::vector<RequestId> aborts_;     // likewise
   std::vector<End> ends_;             // of this step's admission, the soonest first
   std::deque<Flight> flights_;
@@ -304,6 +330,7 @@ class Sglang final : public Scheduler,
   std::int64_t most_running_, new_tokens_, max_prefill_tokens_, threshold_;
   double first_ratio_, ratio_, least_ratio_, decay_;
   std::int64_t touches_ = 0, entries_ = 0;
+  std::int64_t launched_ = 0;  // tokens, as SGLang counts them for `hrrn`
   std::int32_t batches_ = 0;
   bool idle_ = true, in_rounds_ = false;
   Ps last_output_ = -1;
