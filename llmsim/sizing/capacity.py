@@ -16,6 +16,8 @@ SPANS = 3
 """Arrivals last this many times the time of a request that just meets its targets."""
 LOWEST, HIGHEST = 1e-3, 1e6
 PRECISION = 0.02
+FLAT = 0.05
+"""A target is missed by as much where half the load takes less than this share of the miss away."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +107,22 @@ def _bracket(
     start: float,
     limits: tuple[float, float],
 ) -> tuple[Measured | None, Measured | None]:
-    """The last level that meets the targets and the first beyond it that misses them."""
+    """The last level that meets the targets and the first beyond it that misses them.
+
+    Where half the load misses the targets by as much, it is not the load that misses them, and the
+    lowest level is tried next.
+    """
     low = high = None
-    level = start
+    level, worst = start, math.inf
     lowest, ceiling = limits
     while True:
         found = run(level)
-        if misses(found, targets):
+        if missed := misses(found, targets):
             high = found
             if low is not None or level == lowest:
                 break
-            level = max(lowest, level / 2)
+            before, worst = worst, missed[0].by
+            level = lowest if worst > (1 - FLAT) * before else max(lowest, level / 2)
         else:
             low = found
             if high is not None or level == ceiling:

@@ -564,3 +564,13 @@ def test_files_for_devices_of_other_vendors(
     if files:
         assert "amd.com/gpu: '2'" in (tmp_path / "lws.yaml").read_text()
         assert variable in (tmp_path / "compose.yaml").read_text()
+
+
+def test_a_target_that_no_load_meets_takes_few_runs() -> None:
+    """Half the load misses TPOT by as much: the lowest level tells the same as eight halves."""
+    bench, targets = Bench(), Targets.parse("tpot:1", 99)
+    load = Load(RATE, 1.0, "fixed:200", "fixed:20")
+    plan = Plan(MODEL, "H100", (Pool(Shape(1), 1),))
+    found = capacity(bench, plan, load, targets, 1.0)
+    assert found.level == 0 and found.beyond is not None and found.beyond.level == 1e-3
+    assert bench.runs <= 4
