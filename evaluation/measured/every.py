@@ -35,6 +35,7 @@ ABLATED = (
     "fused_scaling",
     "touched_experts",
     "padded_experts",
+    "fullest_rank",
     "default_tiles",
     "weight_only_experts",
     "expert_choice",

@@ -44,8 +44,8 @@ Causes are what the pages and the differences suggest; none was measured here.
 - TTFT of `dsr1_h200_sgl_*`: the first requests meet a cold server (99th percentile 2.0 and 2.7 s, five times the mean).
 - TTFT of `dsr1fp4_b200_sgl_*`: prompts run without CUDA graphs, and SGLang's Python takes longer for a layer than the launches counted
   here (44 us each, measured of vLLM).
-- `kimi_*`: the version is not stated. On eight B200 steps are too fast, the more the larger the batches: loads of experts are drawn evenly,
-  while those of random prompts are not. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
+- `kimi_*`: the version is not stated. On eight B200 steps are too fast, the more the larger the batches: the router is one without
+  preferences here, while random prompts may prefer some experts. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
 - `o120_*_share_c4` and `q30_h100_piecewise*`: with piecewise graphs the hosts of these servers take 0.2 and 0.3 ms for a layer, and
   not the 0.13 of three launches; decodes of vLLM 0.10 wait for them.
 - `o120_h100_4k`, `o120_h100_2k` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128 tokens the same kind of H100 takes
@@ -60,8 +60,7 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens are too fast, those of GLM-4.6 by a tenth with the default
   tiles of its release (`default_tiles`).
 - `o120_*` at large batches: Marlin's times are those of another shape, scaled.
-- `dsr1fp4_b200_sgl_*`, throughput: SGLang runs the shared expert beside the others on a second stream there, which would make steps
-  faster still; what takes the real ones longer is not known.
+- `dsr1fp4_b200_sgl_*`, throughput: SGLang runs the shared expert beside the others on a second stream there, here behind them.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).
 - KV of `X02` and `X03`: the servers sampled without FlashInfer (`--native-sampler`), which their pages do not state.
 """  # noqa: E501

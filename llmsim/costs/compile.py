@@ -20,7 +20,7 @@ from llmsim.costs.catalog import Available, look, sources_of
 from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
 from llmsim.costs.context_parallel import context_attention
 from llmsim.costs.encoder import encoder_attention_curve
-from llmsim.costs.experts.load_sampling import curve_price, sampled_table
+from llmsim.costs.experts.load_sampling import curve_price, fullest_ratio, sampled_table
 from llmsim.costs.hardware_limits import (
     bandwidth_differs,
     floor_of,
@@ -289,8 +289,10 @@ def _loaded(
     """The operator's cost; of experts that tokens load unevenly, with the times drawn for every
     layer.
     """
-    cost = _op_cost(op, curve)
     routing = request.expert_routing
+    if isinstance(op, Moe) and routing.waits_for_fullest and source.kind != "bundle":
+        curve = _of_fullest_rank(op, curve, request)
+    cost = _op_cost(op, curve)
     if not isinstance(op, Moe) or routing.balanced:
         return cost
     alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0
@@ -309,6 +311,18 @@ def _loaded(
         f"{request.expert_placement.ranks} ranks has {fullest:.2f} times the mean load of experts"
     )
     return replace(cost, sampled=table, source=f"{curve.source}, loads drawn ({routing.name})")
+
+
+def _of_fullest_rank(op: Moe, curve: Curve, request: CostRequest) -> Curve:
+    """Experts on several ranks take as long as the fullest one: of a router without preferences the
+    expectation.
+    """
+    if request.expert_placement.ranks == 1:
+        return curve
+    price = curve_price(op, curve.ps, peak_rates_of(request))
+    ratio = fullest_ratio(op, len(curve.ps) - 1, request.expert_placement, price)
+    longer = np.floor(curve.ps * ratio + 0.5).astype(np.int64)
+    return replace(curve, ps=longer, source=f"{curve.source}, of the fullest rank")
 
 
 def _attention(

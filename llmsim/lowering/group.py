@@ -36,6 +36,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
     DEFAULT_TILES,
+    FULLEST_RANK,
     FUSED_SCALING,
     PADDED_EXPERTS,
     SUSTAINED_CLOCK,
@@ -381,8 +382,12 @@ def _asked(
 
 def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest:
     """The request with those terms off that cost sources know themselves."""
+    routing = request.expert_routing
+    if FULLEST_RANK in disabled and routing.waits_for_fullest:
+        routing = replace(routing, name="BALANCED")
     return replace(
         request,
+        expert_routing=routing,
         cold_kv=COLD_KV not in disabled,
         sustained_clock=SUSTAINED_CLOCK not in disabled,
         card_streaming=CARD_STREAMING not in disabled,

@@ -14,6 +14,7 @@ from llmsim.config.errors import InputError
 from llmsim.costs.experts.load_sampling import (
     Placement,
     draw_counts,
+    fullest_ratio,
     group_probability,
     in_turn,
     inclusion_probability,
@@ -297,3 +298,53 @@ def test_balanced_draws_nothing() -> None:
         and parse_expert_routing("FAST").balanced
         and not parse_expert_routing("RR").balanced
     )
+
+
+def held_by(ranks: int, groups: tuple[int, int] = (1, 1)) -> Moe:
+    return Moe(
+        name="moe", repeat=58, experts_total=256, experts_local=256 // ranks, topk=8,
+        expert_groups=groups, moe_inter=1, weight_bytes=256 // ranks,
+    )  # fmt: skip
+
+
+def by_touched(pairs: np.ndarray, touched: np.ndarray) -> np.ndarray:
+    """A kernel that waits for weights alone, a microsecond for each expert."""
+    return touched
+
+
+def test_the_fullest_rank_of_one_token_has_the_closed_form() -> None:
+    """One token takes 8 of 256 experts on 8 ranks of 32; the mean maximum by all its choices."""
+    rng = np.random.default_rng(1)
+    drawn = np.array([rng.choice(256, 8, replace=False) // 32 for _ in range(20_000)])
+    expected = np.mean([np.bincount(one, minlength=8).max() for one in drawn])
+    ratio = fullest_ratio(held_by(8), 64, Placement(8), by_touched)
+    assert ratio[1] == pytest.approx(expected / 1.0, rel=0.1)
+
+
+def test_the_fullest_rank_nears_the_others_with_more_tokens() -> None:
+    ratio = fullest_ratio(held_by(8), 4096, Placement(8), by_touched)
+    assert ratio.min() >= 1.0 and ratio[1] > ratio[8] > ratio[64]
+    assert ratio[4096] == pytest.approx(1.0, abs=1e-6), "all experts are touched"
+
+
+def test_tokens_that_choose_groups_load_ranks_less_evenly() -> None:
+    """DeepSeek-V3's four of eight groups are four of eight ranks."""
+    free, grouped = (
+        fullest_ratio(held_by(8, groups), 64, Placement(8), by_touched)
+        for groups in ((1, 1), (8, 4))
+    )
+    assert grouped[1] > 1.2 * free[1]
+
+
+def test_more_ranks_wait_longer_for_the_fullest() -> None:
+    few, many = (
+        fullest_ratio(held_by(ranks), 64, Placement(ranks), by_touched) for ranks in (4, 32)
+    )
+    assert many[8] > 1.3 * few[8] > 1.3
+
+
+def test_the_default_waits_for_the_fullest_rank_and_balanced_does_not() -> None:
+    default = parse_expert_routing("UNIFORM")
+    assert default.balanced and default.waits_for_fullest
+    for other in ("BALANCED", "FAST", "RAND", "ZIPF:s=1"):
+        assert not parse_expert_routing(other).waits_for_fullest

@@ -54,3 +54,29 @@ def test_without_weight_only_experts_the_data_sheet_prices_them() -> None:
     peaks = summary(model, device, disable_term="weight_only_experts")["sources"]["by_source"]
     assert any("int4_wo" in name for name in stand_in)
     assert not any("int4_wo" in name for name in peaks)
+
+
+def on_ranks(ranks: int, **options: Any) -> dict[str, Any]:
+    """A mixture of experts of which each rank has its share, whole."""
+    fields = llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H200", tp=ranks).fields()
+    fields["nodes"][0]["instances"][0]["ep_size"] = ranks
+    return llmsim.run(fields, LOAD, **options).summary
+
+
+@pytest.mark.parametrize("source", ["silicon", "roofline"])
+def test_without_fullest_rank_every_rank_has_the_expected_load(source: str) -> None:
+    def tpot_ms(ranks: int, **options: Any) -> float:
+        return on_ranks(ranks, cost_source=source, **options)["mean_tpot_ms"]
+
+    whole, without = tpot_ms(2), tpot_ms(2, disable_term="fullest_rank")
+    assert 1.005 * without < whole < 1.3 * without
+    assert without == tpot_ms(2, expert_routing_policy="BALANCED")
+    assert tpot_ms(1) == tpot_ms(1, expert_routing_policy="BALANCED"), "nobody waits for one rank"
+
+
+@pytest.mark.parametrize("source", ["silicon", "roofline"])
+def test_sources_name_the_fullest_rank(source: str) -> None:
+    found = on_ranks(2, cost_source=source)
+    assert all("of the fullest rank" in one for one in sources(found, "moe"))
+    even = on_ranks(2, cost_source=source, expert_routing_policy="BALANCED")
+    assert not any("of the fullest rank" in one for one in sources(even, "moe"))

@@ -31,8 +31,10 @@ ExpertRouting = Annotated[
     option(
         PANEL,
         "--expert-routing-policy",
-        text="Sets the loads of experts: BALANCED, RR, RAND, ZIPF:s=1, POWER_LAW:alpha=1.2, "
-        "TRACE:file or module:Class.",
+        text=(
+            "Sets the loads of experts: UNIFORM, BALANCED, RR, RAND, ZIPF:s=1, "
+            "POWER_LAW:alpha=1.2, TRACE:file or module:Class."
+        ),
         default=True,
     ),
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
@@ -336,6 +337,25 @@ def sampled_table(
     return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(
         np.mean(fullest)
     )
+
+
+LAYERS_DRAWN = 4
+"""Layers whose draws the expectation over a router without preferences is taken from."""
+
+
+def fullest_ratio(op: Moe, last: int, placement: Placement, price: Price) -> Floats:
+    """By tokens 0..last: the expected time of the fullest rank, where all experts are equally
+    likely, as a multiple of that of a rank with the expected load; at least 1.
+    """
+    routing = ExpertRouting("RAND", label="UNIFORM")
+    drawn = replace(op, repeat=LAYERS_DRAWN)
+    table, _ = sampled_table(routing, drawn, last, placement, price, 0)
+    counts = table.tokens.astype(np.float64)
+    tokens_per_pair = op.tokens_per_pair
+    even = price(counts / tokens_per_pair, op.touched(counts)) * 1e6
+    fullest = table.ps.mean(axis=(0, 1))
+    ratio = np.divide(fullest, even, out=np.ones_like(even), where=even > 0)
+    return np.asarray(np.interp(np.arange(last + 1), counts, np.maximum(ratio, 1.0)))
 
 
 def _kernel_loads(

@@ -32,6 +32,10 @@ MOST_TOKENS = 1e18
 DISTRIBUTIONS: Mapping[str, tuple[str, Mapping[str, tuple[float, float, float]]]] = (
     MappingProxyType(
         {
+            "UNIFORM": (
+                "every expert equally likely; layers take what the fullest rank takes on average",
+                {},
+            ),
             "BALANCED": (
                 "the expected load of a router without preferences, the same on every rank",
                 {},
@@ -95,8 +99,13 @@ class ExpertRouting(Struct, frozen=True, eq=False):
 
     @property
     def balanced(self) -> bool:
-        """Whether every rank has the expected load, so that nothing is drawn."""
-        return self.name in ("BALANCED", "FAST")
+        """Whether no step draws loads of its own."""
+        return self.name in ("UNIFORM", "BALANCED", "FAST")
+
+    @property
+    def waits_for_fullest(self) -> bool:
+        """Whether a layer takes the expected time of its fullest rank, not that of an even one."""
+        return self.name == "UNIFORM"
 
     def popularity(self, layers: int, experts: int) -> Floats:
         """Shape (snapshots, layers, experts), each row's sum 1. InputError where a trace or class

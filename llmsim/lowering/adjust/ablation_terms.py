@@ -144,6 +144,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "experts multiply as many rows as tokens chose them",
             "tile sizes of vLLM's tuned kernels, expectation over random choices",
         ),
+        "fullest_rank": Term(
+            "experts on several ranks take as long as the rank with most of a random router's load",
+            "every rank has the expected load",
+            "expectation over random choices, drawn once, at the rates of the cost source",
+        ),
         "default_tiles": Term(
             "experts without a tuned file run with the default tiles of the engine's release",
             "they run with those of the release that was measured",
@@ -178,6 +183,7 @@ CARD_STREAMING = "card_streaming"
 FUSED_SCALING = "fused_scaling"
 TOUCHED_EXPERTS = "touched_experts"
 PADDED_EXPERTS = "padded_experts"
+FULLEST_RANK = "fullest_rank"
 DEFAULT_TILES = "default_tiles"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 HOST_RANKS = "host_ranks"
