@@ -25,6 +25,7 @@ from llmsim.config.reading import file_bytes, file_text, json_file, json_value, 
 
 Floats = NDArray[np.float64]
 OPTION = "--expert-routing-policy"
+DEFAULT = "UNIFORM"
 MOST_CELLS = 1 << 24
 """Layers times experts of a table."""
 MOST_TOKENS = 1e18
@@ -87,12 +88,12 @@ class ExpertRouting(Struct, frozen=True, eq=False):
     a trace.
     """
 
-    name: str = "BALANCED"
+    name: str = DEFAULT
     value: float = 0.0
     """Its exponent, where it has one."""
     recorded: Floats | None = None
     policy: ExpertRouter | None = None
-    label: str = "BALANCED"
+    label: str = DEFAULT
     seed: int = 0
     in_order: bool = False
     """The snapshots are a recording of steps, which are taken in turn; nothing is drawn."""

@@ -129,6 +129,7 @@ def show(
     """Compiles and prints; returns the exit code."""
     from llmsim.config.engine.profile import DEFAULT_PROFILE
     from llmsim.costs.compile import compile_costs
+    from llmsim.costs.experts.load_sampling import Placement
     from llmsim.costs.explain import explain
     from llmsim.costs.source import CostRequest
     from llmsim.lowering.group import engine_versions
@@ -152,6 +153,7 @@ def show(
         max_seqs=1024,
         max_model_len=config.max_position_embeddings,
         cuda_graph_sizes=(512,),
+        expert_placement=Placement(ep),
         source=source,  # type: ignore[arg-type]  # checked above
         cost_tables=tuple(cost_table or ()),
         profile_dirs=tuple(profile_dir or ()),
