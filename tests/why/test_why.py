@@ -241,6 +241,47 @@ def test_requests_whose_own_prompts_are_long_have_that_as_their_cause() -> None:
     assert without <= np.percentile(others, 99) / 1e9 and "TP2 instead of TP1" in after
 
 
+def apart() -> dict[str, Any]:
+    return llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H100", tp=2, attention=1, ffn=1).fields()
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot"])
+def test_rows_over_a_slow_link_are_a_slow_link(metric: str) -> None:
+    fields = apart()
+    fields["link_bw"] = [450, 1.5, 1.5]
+    answer = llmsim.run(fields, drawn(14, 4.0, 150)).why(metric)
+    assert answer.causes[0].name == "slow link" and answer.causes[0].reduction > 0.5
+    assert "rows on their way" in answer.causes[0].evidence
+    assert all(one.problem is None for one in answer.what_ifs)
+
+
+def test_the_side_that_the_other_waits_for_is_named() -> None:
+    fields = apart()
+    ffn = next(one for one in instances_of(fields) if one["pd_type"] == "ffn")
+    ffn |= {"hardware": "L40S", "npu_mem": {"mem_size": 200, "mem_bw": 300}}
+    answer = llmsim.run(fields, drawn(14, 4.0, 150)).why("tpot")
+    assert answer.causes[0].name == "slow FFN devices"
+    like_attention = llmsim.run(apart(), drawn(14, 4.0, 150)).summary["p99_tpot_ms"]
+    after = {one.change: one.after for one in answer.what_ifs}
+    assert after["FFN on devices like the attention's"] == pytest.approx(like_attention)
+    assert llmsim.run(apart(), drawn(14, 4.0, 150)).why("e2el").causes == ()
+
+
+@pytest.mark.parametrize(("acceptance", "named"), [(0.05, True), (0.8, False)])
+def test_drafts_that_do_not_pay_are_a_cause(acceptance: float, named: bool) -> None:
+    drafts = {"method": "eagle", "num_speculative_tokens": 7, "acceptance_rate": acceptance}
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "L40S")
+    result = llmsim.run(cluster, drawn(17, 1.5, 150), speculative_config=drafts)
+    answer = result.why("tpot")
+    assert ("drafts that are rejected" in [one.name for one in answer.causes]) == named
+    if named:
+        after = next(
+            one.after for one in answer.what_ifs if one.change == "no speculative decoding"
+        )
+        without = llmsim.run(cluster, drawn(17, 1.5, 150)).summary["p99_tpot_ms"]
+        assert after == pytest.approx(without)
+
+
 def test_attention_and_ffn_are_counted_apart() -> None:
     cluster = llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H100", tp=2, attention=1, ffn=1)
     answer = llmsim.run(cluster, drawn(14, 4.0, 100)).why("e2el")

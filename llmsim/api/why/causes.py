@@ -48,6 +48,12 @@ LONG_THEMSELVES = 20.0
 """The same where the long prompts are the slowest requests: prompts of most loads differ by less,
 and the longest ones come last in any.
 """
+REJECTED = 0.6
+"""Share of the verified drafts that are rejected, from which it is a symptom."""
+WAITS_FOR, NEVER_IDLE = 0.5, 0.2
+"""One side of attention and FFN waits for the other where it idles so much, and the other so
+little.
+"""
 SLOWER = 1.25
 """Step time over that of its peers at equal batches, from which a group is a straggler."""
 UNEVEN = 1.25
@@ -98,6 +104,13 @@ def _slow_links(seen: Seen) -> Iterator[Candidate]:
         evidence = (
             f"collectives take {share:.0%} of the time of the slowest requests and "
             f"{collective_share(seen.result, group):.0%} of all steps of group {group}"
+        )
+        yield Candidate("slow link", group, "network", share, evidence, (faster,))
+    share = seen.share("m2n") if "m2n" in seen.parts else 0.0
+    if share >= MOVED:
+        evidence = (
+            f"rows on their way between attention and FFN take {share:.0%} of the time of the "
+            "slowest requests"
         )
         yield Candidate("slow link", group, "network", share, evidence, (faster,))
     share = seen.share("kv_transfer")
@@ -210,7 +223,9 @@ def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
     group = _main_group(seen)
     steps, took = seen.steps_of(group), step_durations_ps(seen, group)
     prepared = seen.result._prepared
-    if prepared.deployment.disaggregation is not None or prepared.lowered.layouts is not None:
+    apart = prepared.deployment.disaggregation is not None
+    apart = apart or prepared.deployment.groups[group].afd is not None
+    if apart or prepared.lowered.layouts is not None:
         return
     mixed = (steps["prefill_tokens"] > 0) & (steps["decode_sequences"] > 0)
     alone = (steps["prefill_tokens"] == 0) & (steps["decode_sequences"] > 0)
@@ -228,6 +243,57 @@ def _prompts_between_decodes(seen: Seen) -> Iterator[Candidate]:
     yield Candidate(
         "prompts between decodes", group, "compute", share, evidence, (remedy,), Kind.LOAD
     )
+
+
+def _speculation(seen: Seen) -> Iterator[Candidate]:
+    """Drafts that are verified and mostly rejected."""
+    requests = seen.result._results.drafts
+    if requests is None or seen.metric == "ttft":
+        return
+    verified = int(requests.verified_tokens[seen.cohort].sum())
+    accepted = int(requests.accepted_tokens[seen.cohort].sum())
+    share = 1 - accepted / verified if verified else 0.0
+    if share < REJECTED:
+        return
+    evidence = (
+        f"{share:.0%} of the {verified} drafts that steps verified for the slowest requests were "
+        "rejected"
+    )
+    remedy = changes.without_speculation("no speculative decoding")
+    group = _main_group(seen)
+    yield Candidate("drafts that are rejected", group, "scheduler", share, evidence, (remedy,))
+
+
+def _one_slow_side(seen: Seen) -> Iterator[Candidate]:
+    """Attention or FFN devices that the other side waits for."""
+    group = _main_group(seen)
+    rows = seen.result.summary.get("afd") or []
+    mine = [row for row in rows if group in row["attention_groups"]]
+    if not mine or seen.metric == "ttft":
+        return
+    idle = {side: mine[0][f"{side}_idle"] for side in ("attention", "ffn")}
+    slow = min(idle, key=lambda side: idle[side])
+    other = "ffn" if slow == "attention" else "attention"
+    share = float(idle[other])
+    if share < WAITS_FOR or idle[slow] > NEVER_IDLE:
+        return
+    called = {"attention": "attention", "ffn": "FFN"}
+    groups = {side: mine[0][f"{side}_groups"] for side in called}
+    remedies = (
+        changes.devices_of(
+            seen.result,
+            groups[slow],
+            groups[other],
+            f"{called[slow]} on devices like the {called[other]}'s",
+        ),
+        changes.wider(seen.result, groups[slow], f" of the {called[slow]}"),
+    )
+    evidence = (
+        f"{called[other]} devices idle for {share:.0%} of the time in which steps run, "
+        f"{called[slow]} devices for {idle[slow]:.0%}"
+    )
+    name = f"slow {called[slow]} devices"
+    yield Candidate(name, groups[slow][0], "compute", share, evidence, remedies)
 
 
 def _straggler(seen: Seen) -> Iterator[Candidate]:
@@ -513,6 +579,8 @@ RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _long_prompts,
     _long_themselves,
     _prompts_between_decodes,
+    _speculation,
+    _one_slow_side,
     _straggler,
     _router_imbalance,
     _host_overhead,

@@ -100,7 +100,41 @@ def more_instances(result: "Result", groups: Sequence[int]) -> Change:
     return Change(f"{2 * len(groups)} {named} instead of {len(groups)}", _edited(edit))
 
 
-def wider(result: "Result", groups: Sequence[int]) -> Change:
+def devices_of(result: "Result", groups: Sequence[int], like: Sequence[int], text: str) -> Change:
+    """The instances behind these groups on the kind of device that the first of the others has."""
+    paths, other = set(_paths(result, groups)), _paths(result, like)[0]
+
+    def edit(fields: Fields) -> None:
+        pattern = _at(fields, other)
+        for path in paths:
+            instance = _at(fields, path)
+            for key in ("hardware", "npu_mem"):
+                instance.pop(key, None)
+                if key in pattern:
+                    instance[key] = copy.deepcopy(pattern[key])
+
+    return Change(text, _edited(edit))
+
+
+def without_speculation(text: str) -> Change:
+    """No drafts, wherever the run was told to make them."""
+
+    def edit(fields: Fields) -> None:
+        instances = [one for node in fields.get("nodes", []) for one in node["instances"]]
+        instances += [one for layout in fields.get("layouts", {}).values() for one in layout]
+        for place in (*instances, fields.get("engine", {})):
+            place.pop("speculative_config", None)
+
+    def make(inputs: RunInputs) -> RunInputs:
+        options = {
+            name: value for name, value in inputs.options.items() if name != "speculative_config"
+        }
+        return _edited(edit)(inputs.changed(options=options))
+
+    return Change(text, make)
+
+
+def wider(result: "Result", groups: Sequence[int], whose: str = "") -> Change:
     """Twice the tensor parallelism of the instances behind these groups."""
     paths = set(_paths(result, groups))
     tp = result._results.groups[groups[0]].tp
@@ -112,7 +146,7 @@ def wider(result: "Result", groups: Sequence[int]) -> Change:
             for key in wide or WIDTHS[:1]:
                 instance[key] = 2 * instance.get(key, 1)
 
-    return Change(f"TP{2 * tp} instead of TP{tp}", _edited(edit))
+    return Change(f"TP{2 * tp} instead of TP{tp}{whose}", _edited(edit))
 
 
 def disaggregated(result: "Result", groups: Sequence[int]) -> Change:
