@@ -10,7 +10,9 @@ from llmsim.workload.options import SYNTHETIC
 from llmsim.workload.synthetic.classes import ByClass, ClassMix, parse_mix
 from llmsim.workload.synthetic.distributions import (
     MAX_ZIPF_VALUES,
+    UNLIMITED,
     Arrivals,
+    AtOnce,
     Bursts,
     Exponential,
     Fixed,
@@ -41,7 +43,7 @@ SMALLEST_CV = 1e-9
 def parse_synthetic(text: str) -> SyntheticSpec:
     """Reads `synthetic:` and comma-separated `key=value`:
 
-    n (lines), rate (requests per second), arrivals (poisson, gamma:cv=2, fixed,
+    n (lines), rate (requests per second, inf: all at once), arrivals (poisson, gamma:cv=2, fixed,
     burst:size=50:every_s=15, diurnal:period_s=86400:amplitude=0.5,
     spike:every_s=300:length_s=20:factor=5), input and output (tokens: lognormal:MEAN with cv= (1)
     or sigma=, zipf:EXPONENT or pareto:ALPHA with min= and max=, uniform:MIN-MAX, exponential:MEAN,
@@ -233,6 +235,13 @@ def parse_arrivals(text: str, fields: dict[str, Field]) -> Arrivals:
     if "rate" not in fields:
         raise InputError(f'{text}: "rate" is missing: requests per second, for example rate=10')
     rate = fields["rate"]
+    if rate.word == UNLIMITED:
+        if "arrivals" in fields:
+            raise InputError(
+                f"{rate.where}: requests without a limit of the rate come at once, so leave "
+                "arrivals= out"
+            )
+        return AtOnce()
     rate.take_word()
     rate_per_s = rate.positive("")
     rate.done()

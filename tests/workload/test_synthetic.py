@@ -72,6 +72,8 @@ def test_fixed_interval_and_bursts_are_exact():
         250 * 10**9,
         375 * 10**9,
     ]
+    at_once = make("synthetic:n=3,rate=inf,input=1,output=1")
+    assert at_once.arrival_ps.tolist() == [0, 0, 0]
     burst = make("synthetic:n=5,arrivals=burst:size=2:every_s=1.5,input=1,output=1")
     assert (burst.arrival_ps / 1e12).tolist() == [0, 0, 1.5, 1.5, 3]
 
@@ -240,6 +242,7 @@ def test_sessions_written_with_ids_share_at_any_granularity(tmp_path):
         SMALL,
         "synthetic:n=5,arrivals=burst:size=2:every_s=0.1,input=lognormal:220,output=lognormal:190:sigma=0.3:max=99",
         "synthetic:n=5,rate=0.3,arrivals=gamma:cv=1.7,input=zipf:1.1:min=3:max=99,output=7,prefixes=3:tokens=9:share=0.7",
+        "synthetic:n=5,rate=inf,input=9,output=lognormal:70,seed=3",
         "synthetic:n=5,rate=3,arrivals=fixed,input=9,output=9,calls=zipf:2:max=9,tool_ms=lognormal:70:cv=2:min=0,model=a|b",
     ],
 )
@@ -273,6 +276,7 @@ BASE = "n=5,rate=1,input=5,output=5"
         (BASE.replace("rate=1", "rate=inf"), "above 0"),
         (f"{BASE},arrivals=posson", 'did you mean "poisson"'),
         (f"{BASE},arrivals=gamma", '"cv" is missing'),
+        ("synthetic:n=5,rate=inf,arrivals=fixed,input=1,output=1", "come at once, so leave"),
         (f"{BASE},arrivals=burst:size=2:every_s=1", "leave rate= out"),
         (BASE.replace("input=5", "input=lognorml:5"), 'did you mean "lognormal"'),
         (BASE.replace("input=5", "input=lognormal"), "the value is missing"),

@@ -156,6 +156,10 @@ class Fixed(Struct, frozen=True):
         return f"fixed:{self.value}"
 
 
+UNLIMITED = "inf"
+"""The rate of requests that come at once, as `vllm bench serve --request-rate` has it."""
+
+
 class Arrivals(Protocol):
     """When requests come; `times_ns` rises and starts at or after 0."""
 
@@ -210,6 +214,17 @@ class FixedInterval(Struct, frozen=True):
     @property
     def text(self) -> str:
         return f"rate={self.rate_per_s!r},arrivals=fixed"
+
+
+class AtOnce(Struct, frozen=True):
+    """All requests arrive at 0."""
+
+    def times_ns(self, random: Generator, n: int) -> Int64:
+        return np.zeros(n, dtype=np.int64)
+
+    @property
+    def text(self) -> str:
+        return f"rate={UNLIMITED}"
 
 
 class Bursts(Struct, frozen=True):
