@@ -276,7 +276,7 @@ BASE = "n=5,rate=1,input=5,output=5"
         (BASE.replace("rate=1", "rate=inf"), "above 0"),
         (f"{BASE},arrivals=posson", 'did you mean "poisson"'),
         (f"{BASE},arrivals=gamma", '"cv" is missing'),
-        ("synthetic:n=5,rate=inf,arrivals=fixed,input=1,output=1", "come at once, so leave"),
+        ("n=5,rate=inf,arrivals=fixed,input=1,output=1", "come at once, so leave"),
         (f"{BASE},arrivals=burst:size=2:every_s=1", "leave rate= out"),
         (BASE.replace("input=5", "input=lognorml:5"), 'did you mean "lognormal"'),
         (BASE.replace("input=5", "input=lognormal"), "the value is missing"),
