@@ -550,6 +550,7 @@ def test_a_server_starts_whose_cache_is_below_the_models_context(tmp_path: Path)
     [
         ("MI300X", "HIP_VISIBLE_DEVICES=0,1", {"sglang.sh", "compose.yaml", "lws.yaml"}),
         ("TPU-v6e", "TPU_VISIBLE_CHIPS=0,1", set()),
+        ("Xeon-8592+", "\nvllm serve", set()),
     ],
 )
 def test_files_for_devices_of_other_vendors(

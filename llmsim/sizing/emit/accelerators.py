@@ -12,7 +12,7 @@ class Accelerator:
     """The devices of one vendor."""
 
     visible: str
-    """Environment variable that lists the devices of a process."""
+    """Environment variable that lists the devices of a process; empty where there is none."""
     resource: str = ""
     """Kubernetes' name of the resource."""
     image: str = ""
@@ -32,6 +32,10 @@ BY_VENDOR = {
 }
 
 
+PROCESSOR = "Xeon"
+"""What the names of Intel's sheets of processors begin with, whose servers find their cores."""
+
+
 def vendor_of(plan: Plan) -> str:
     """The vendor of a plan's devices, as their data sheet has it."""
     from llmsim.model.hardware import data_sheet
@@ -41,4 +45,8 @@ def vendor_of(plan: Plan) -> str:
 
 def accelerator_of(plan: Plan) -> Accelerator:
     """The devices of a plan; those of an unknown vendor are taken for NVIDIA's."""
+    from llmsim.model.hardware import data_sheet
+
+    if data_sheet(plan.device).name.startswith(PROCESSOR):
+        return Accelerator("")
     return BY_VENDOR.get(vendor_of(plan), BY_VENDOR[NVIDIA])

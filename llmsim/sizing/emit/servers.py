@@ -32,7 +32,7 @@ def vllm_script(plan: Plan) -> str:
     for node, gpu, number, pool in placed(plan):
         side = f"VLLM_NIXL_SIDE_CHANNEL_PORT={SIDE_PORT + number} " if pool.role else ""
         words = [*vllm_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
-        lines += _server(node, gpu, pool, f"{side}{visible}", "vllm serve", words)
+        lines += _server(node, pool, f"{side}{_seen(visible, gpu, pool)}vllm serve", words)
     roles = {role: _urls(plan, role) for role in ("prefill", "decode")}
     if plan.architecture == "pd":
         lines.append("# vllm-router sends each prompt to a prefill and then to a decode server.")
@@ -54,8 +54,8 @@ def sglang_script(plan: Plan) -> str:
         words = [*sglang_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
         if pool.role == "prefill":
             words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + number)]
-        command = "python -m sglang.launch_server"
-        lines += _server(node, gpu, pool, visible, command, words)
+        command = f"{_seen(visible, gpu, pool)}python -m sglang.launch_server"
+        lines += _server(node, pool, command, words)
     router = ["--port", str(ROUTER_PORT), "--policy", POLICY]
     if plan.architecture == "pd":
         router.append("--pd-disaggregation")
@@ -80,12 +80,15 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _server(
-    node: int, gpu: int, pool: Pool, prefix: str, command: str, words: list[str]
-) -> list[str]:
-    gpus = ",".join(str(gpu + i) for i in range(pool.shape.devices))
-    line = f"{prefix}={gpus} {command} {shlex.join(words)} &"
-    return [f"# node {node}, {pool.shape.label}", line]
+def _seen(visible: str, gpu: int, pool: Pool) -> str:
+    """The assignment that leaves a process its devices, with a blank behind it."""
+    if not visible:
+        return ""
+    return f"{visible}={','.join(str(gpu + i) for i in range(pool.shape.devices))} "
+
+
+def _server(node: int, pool: Pool, command: str, words: list[str]) -> list[str]:
+    return [f"# node {node}, {pool.shape.label}", f"{command} {shlex.join(words)} &"]
 
 
 def _urls(plan: Plan, role: str | None) -> list[str]:
