@@ -288,3 +288,29 @@ def test_attention_and_ffn_are_counted_apart() -> None:
     changes = [one.change for one in answer.what_ifs]
     assert "2 attention and 2 FFN instances instead of 1 and 1" in changes
     assert not any("router" in one for one in changes), "there is one way only"
+
+
+def test_too_few_slots_of_adapters_are_a_cause() -> None:
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100").fields()
+    [instance] = instances_of(fields)
+    instance |= {"max_loras": 1, "engine_profile": "vllm-0.33"}
+    requests = drawn(8, 8.0, 300)
+    requests["adapter"] = [f"a{i % 6}" for i in range(len(requests))]
+    answer = llmsim.run(fields, requests).why()
+    assert answer.causes[0].name == "few LoRA slots"
+    instance["max_loras"] = 6
+    enough = llmsim.run(fields, requests)
+    assert enough.why().causes == ()
+    after = next(one.after for one in answer.what_ifs if one.change == "max_loras 6 instead of 1")
+    assert after == pytest.approx(enough.summary["p99_ttft_ms"])
+
+
+@pytest.mark.parametrize(("gb_per_s", "named"), [(2, True), (200, False)])
+def test_a_slow_host_memory_is_a_cause(gb_per_s: float, named: bool) -> None:
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100").fields()
+    [instance] = instances_of(fields)
+    instance["num_gpu_blocks_override"] = 3000
+    fields["nodes"][0]["cpu_mem"] = {"mem_size": 512, "mem_bw": gb_per_s, "mem_latency": 0}
+    load = "synthetic:n=300,rate=8,input=200,output=100,prefixes=40:tokens=4000:share=0.9,seed=3"
+    causes = llmsim.run(fields, load, prefix_storage="CPU").why().causes
+    assert ("slow KV tier" in [one.name for one in causes]) == named

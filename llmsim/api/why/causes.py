@@ -60,6 +60,8 @@ UNEVEN = 1.25
 """Prompt tokens of a group over its pool's mean, from which the load is uneven."""
 BURST = 2.5
 """Arrivals per second before the cohort over the mean, from which they are a burst."""
+MORE_SLOTS = 8
+"""By how much a remedy multiplies LoRA slots at most: some too few are hardly better than one."""
 FACTOR = 4
 """By how much remedies enlarge a limit: enough that a limit which was the cause no longer is."""
 
@@ -117,6 +119,19 @@ def _slow_links(seen: Seen) -> Iterator[Candidate]:
     if share >= MOVED:
         evidence = f"the slowest requests wait {share:.0%} of their time for KV on its way"
         yield Candidate("slow KV transfer", None, "network", share, evidence, (faster,))
+
+
+def _slow_tier(seen: Seen) -> Iterator[Candidate]:
+    """Requests that wait for KV from host memory, the pool or storage."""
+    tiers = [one for one in seen.result.summary["kv_tiers"] or [] if one["recalled_bytes"]]
+    share = seen.share("queue", "wait", "kv_transfer")
+    if not tiers or seen.metric == "tpot" or share < WAITED:
+        return
+    recalled_gb = sum(one["recalled_bytes"] for one in tiers) / 1e9
+    names = ", ".join(one["name"] for one in tiers)
+    evidence = f"{recalled_gb:,.1f} GB of KV are recalled from {names}, and the slowest requests wait {share:.0%} of their time"
+    remedy = changes.faster_memories(FACTOR, f"KV tiers with {FACTOR} times the bandwidth")
+    yield Candidate("slow KV tier", None, "KV", share, evidence, (remedy,))
 
 
 def _switch_of_layouts(seen: Seen) -> Iterator[Candidate]:
@@ -398,6 +413,28 @@ def _sequence_limit(seen: Seen) -> Iterator[Candidate]:
         yield Candidate("low limit of sequences", group, "scheduler", share, evidence, (remedy,))
 
 
+def _adapter_slots(seen: Seen) -> Iterator[Candidate]:
+    """Steps take requests of so few LoRA adapters that others wait."""
+    adapters = len(set(seen.result._results.workload.adapter or ()) - {""})
+    share = seen.share(*WAITING)
+    for group in _groups(seen):
+        slots = seen.result._prepared.lowered.groups[group].engine.max_loras
+        if slots is None or adapters <= slots or share < WAITED:
+            continue
+        more = min(adapters, slots * MORE_SLOTS)
+        remedy = changes.instance_keys(
+            seen.result,
+            seen.pool_of(group),
+            {"max_loras": more},
+            f"max_loras {more} instead of {slots}{_where(seen, group, seen.pool_of(group))}",
+        )
+        evidence = (
+            f"a step of group {group} takes {slots} of the {adapters} LoRA adapters, and the "
+            f"slowest requests wait {share:.0%} of their time"
+        )
+        yield Candidate("few LoRA slots", group, "scheduler", share, evidence, (remedy,))
+
+
 def _token_budget(seen: Seen) -> Iterator[Candidate]:
     if seen.metric == "tpot":
         return
@@ -575,6 +612,7 @@ def _few_blocks(seen: Seen, group: int, steps: Mapping[str, NDArray[Any]]) -> Fl
 RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _switch_of_layouts,
     _slow_links,
+    _slow_tier,
     _small_kv_cache,
     _long_prompts,
     _long_themselves,
@@ -585,6 +623,7 @@ RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _router_imbalance,
     _host_overhead,
     _sequence_limit,
+    _adapter_slots,
     _token_budget,
     _prefix_caching,
     _burst,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llmsim.core import Workload
 
 Fields = dict[str, Any]
+MEMORIES = ("cpu_mem", "cxl_mem", "storage")
+"""Keys of a node, or of the cluster, of memories below those of the devices."""
 WIDTHS = ("tp_size", "attn_tp_size", "ffn_tp_size", "npu_num")
 """Keys of an instance that grow with its tensor parallelism."""
 Path = tuple[str | int, ...]
@@ -196,6 +198,22 @@ def faster_links(factor: float, text: str) -> Change:
     def edit(fields: Fields) -> None:
         fields["link_bw"] = _scaled(fields["link_bw"], factor)
         fields["link_latency"] = _scaled(fields["link_latency"], 1 / factor)
+
+    return Change(text, _edited(edit))
+
+
+def faster_memories(factor: float, text: str) -> Change:
+    """Host memories, the pool, storage and links with `factor` times the bandwidth."""
+
+    def edit(fields: Fields) -> None:
+        fields["link_bw"] = _scaled(fields["link_bw"], factor)
+        places = [*fields.get("nodes", []), fields.get("node", {}), fields]
+        for place in places:
+            for name in MEMORIES:
+                memory = place.get(name)
+                for key in memory or ():
+                    if key.endswith("bw"):
+                        memory[key] = _scaled(memory[key], factor)
 
     return Change(text, _edited(edit))
 
