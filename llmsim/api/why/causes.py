@@ -129,7 +129,10 @@ def _slow_tier(seen: Seen) -> Iterator[Candidate]:
         return
     recalled_gb = sum(one["recalled_bytes"] for one in tiers) / 1e9
     names = ", ".join(one["name"] for one in tiers)
-    evidence = f"{recalled_gb:,.1f} GB of KV are recalled from {names}, and the slowest requests wait {share:.0%} of their time"
+    evidence = (
+        f"{recalled_gb:,.1f} GB of KV are recalled from {names}, and the slowest requests wait "
+        f"{share:.0%} of their time"
+    )
     remedy = changes.faster_memories(FACTOR, f"KV tiers with {FACTOR} times the bandwidth")
     yield Candidate("slow KV tier", None, "KV", share, evidence, (remedy,))
 
