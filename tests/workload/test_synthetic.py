@@ -273,7 +273,7 @@ BASE = "n=5,rate=1,input=5,output=5"
         (BASE.replace("input=5", "input=uniform:1-2:max=3"), "given twice"),
         (BASE.replace("rate=1", "rate=0"), "above 0"),
         (BASE.replace("rate=1", "rate=nan"), "above 0"),
-        (BASE.replace("rate=1", "rate=inf"), "above 0"),
+        (BASE.replace("rate=1", "rate=-inf"), "above 0"),
         (f"{BASE},arrivals=posson", 'did you mean "poisson"'),
         (f"{BASE},arrivals=gamma", '"cv" is missing'),
         ("n=5,rate=inf,arrivals=fixed,input=1,output=1", "come at once, so leave"),
