@@ -107,7 +107,7 @@ def test_an_id_that_is_no_plain_number_is_a_text(name: str, tmp_path: Path) -> N
         "n=5,rate=-0.0",
         "n=5,rate=1e-300",
         "n=5,rate=nan",
-        "n=5,rate=inf",
+        "n=5,rate=-inf",
         "n=5,rate=1,arrivals=gamma:cv=1e-300",
         "n=5,rate=1,arrivals=diurnal:period_s=1e-300",
         "n=5,rate=1,arrivals=spike:every_s=1e-300:length_s=1:factor=2",
