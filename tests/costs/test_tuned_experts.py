@@ -96,3 +96,9 @@ def test_the_term_can_be_switched_off() -> None:
 def test_narrow_experts_have_no_such_tiles() -> None:
     """Block-wise scales fix the tiles."""
     assert "default tiles" not in asked("deepseek-ai/DeepSeek-V3", EARLIER).source
+
+
+def test_a_table_of_an_earlier_release_is_taken_itself() -> None:
+    """The A100's rows are of vLLM 0.14, which has the first default tiles."""
+    source = asked("Qwen/Qwen3-30B-A3B", EARLIER, tp=1, hardware="A100").source
+    assert "vllm 0.14.0" in source and "default tiles" not in source

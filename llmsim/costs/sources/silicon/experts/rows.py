@@ -20,6 +20,7 @@ from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read
 from llmsim.costs.sources.silicon.experts.tuned import (
     FIRST_TILE_ROWS,
     has_first_tiles,
+    timed_with_first_tiles,
     untuned_rows,
 )
 from llmsim.model import padded_experts
@@ -98,7 +99,6 @@ The tables do not say so, but with a third matrix the first would have read its 
 from an H100's memory of 3.35.
 """
 
-
 ALL_TOUCHED = (64, 256)
 """Tokens from, and up to which, choices in turn touch every expert and wait for its weights."""
 FASTEST_READ = 1.1
@@ -152,17 +152,18 @@ def _with_first_tiles(
     wanted = wanted_shape(op, request)
     if sheet is None or not sheet.silicon_system or not request.default_tiles:
         return
-    if op.weight_dtype not in WIDE_DTYPES or not has_first_tiles(
-        request.engine, sheet.silicon_system, wanted
-    ):
+    system, wide = sheet.silicon_system, op.weight_dtype in WIDE_DTYPES
+    if not wide or not has_first_tiles(request.engine, system, wanted):
         return
-    for table in tables:
-        if table.framework != FIRST_TILES_OF:
-            continue
+    if any(timed_with_first_tiles(table) for table in tables):  # the engine's own comes first
+        return
+    for table in (one for one in tables if one.framework == FIRST_TILES_OF):
         rows = read_columns(table.path, COLUMNS)
-        kernels = np.array([TRITON in str(kernel) for kernel in rows["kernel_source"]])
+        kernels = np.array([TRITON in str(kernel) for kernel in rows.get("kernel_source", [])])
+        if not len(kernels):
+            continue
         rows = _kept(rows, kernels & (rows["moe_dtype"] == MOE_DTYPES[op.weight_dtype][0]))
-        rows = _kept(rows, untuned_rows(sheet.silicon_system, sizes_of(rows)))
+        rows = _kept(rows, untuned_rows(system, sizes_of(rows)))
         if len(rows["latency"]):
             rows = _by_routing(rows, _measured_routing(op, request))
             label = f"{table.label}, default tiles of vLLM {request.engine.vllm}"
