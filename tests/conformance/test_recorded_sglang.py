@@ -63,6 +63,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     asked = [request for case in cases for request in case["requests"]]
     assert any("cancel_after" in request for request in asked)
     assert any("cancel_after_tokens" in request for request in asked)
+    for option in ("pp_size", "scheduler_recv_interval"):
+        ran = [case for case in cases if case["config"][option] > 1]
+        assert any("cancel_after" in request for case in ran for request in case["requests"])
     drafting = [case for case in cases if case["config"]["speculative_algorithm"] is not None]
     assert any(step["preempted"] for case in drafting for step in case["steps"])
     assert {case["config"]["enable_mixed_chunk"] for case in drafting} == {False, True}

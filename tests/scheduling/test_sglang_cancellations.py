@@ -49,7 +49,7 @@ def test_what_it_computed_stays_cached() -> None:
     assert sim.requests()["cached_tokens"][1] == 39
 
 
-@settings(max_examples=80)
+@settings(max_examples=150)
 @given(
     requests_strategy,
     st.lists(st.floats(0, 1), min_size=1, max_size=3),
@@ -57,6 +57,7 @@ def test_what_it_computed_stays_cached() -> None:
     st.sampled_from([1, 2]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([1, 1, 2, 30]),
     st.integers(0, 1 << 16),
 )
 def test_nothing_is_lost(
@@ -66,6 +67,7 @@ def test_nothing_is_lost(
     depth: int,
     caching: bool,
     drafts: bool,
+    interval: int,
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -80,6 +82,7 @@ def test_nothing_is_lost(
         "cancel_tokens": enough,
     }
     extra = {"sglang_new_tokens": 8, "sglang_mixed_chunk": int(rng.random() < 0.5)}
+    extra |= {"sglang_recv_interval": interval}
     asked = options(rates, extra=extra, **fields) if drafts else plain(extra=extra, **fields)
     sim = run(requests, asked)  # type: ignore[arg-type]
     counters = sim.counters()

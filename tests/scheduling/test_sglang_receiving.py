@@ -52,7 +52,17 @@ def test_a_server_that_is_idle_looks_at_once() -> None:
     assert times[2] == run([(0, 10, 2), (50, 10, 2)], options(1)).schedule(0)["time_ps"][2]
 
 
-@settings(max_examples=60)
+@pytest.mark.parametrize(("interval", "leaves_ms"), [(1, 4), (10, 11), (20, 21)])
+def test_who_gives_up_waits_until_the_next_look(interval: int, leaves_ms: int) -> None:
+    """Of two places one is taken by a request that decodes, and two wait for the other one."""
+    requests = [(0, 10, 60), (0, 10, 60), (0, 10, 9), (0, 10, 9)]
+    sim = run(requests, options(interval, max_seqs=2, timeout_ms=[-1, -1, 3.2, -1]))
+    gauges = sim.schedule(0)
+    waiting = dict(zip(gauges["time_ps"].tolist(), gauges["waiting"].tolist(), strict=True))
+    assert next(at for at, number in waiting.items() if number == 1) == leaves_ms * 10**9
+
+
+@settings(max_examples=80)
 @given(
     requests_strategy,
     st.sampled_from([2, 5, 30]),

@@ -189,7 +189,9 @@ class Loop:
         scheduler.model_worker.forward_batch_generation = self._forward
         self._given_up: set[int] = set()
         self._satisfied: list[int] = []
-        """Requests whose clients have as many tokens as they wanted."""
+        """Requests whose clients have as many tokens as they wanted, which SGLang has not heard."""
+        self._content: set[int] = set()
+        """All of them."""
         self._aborted: list[str] = []
         scheduler.send_abort_output = self._note_abort
         self._queue = scheduler._add_request_to_queue
@@ -433,12 +435,16 @@ class Loop:
             wanted = self._requests[self._index[request.rid]].get("cancel_after_tokens")
             if wanted is not None and len(request.output_ids) >= wanted:
                 self._satisfied.append(self._index[request.rid])
+        self._content.update(self._satisfied)
         step["finished"] = sorted(before & ended)
         step["free_blocks_after"] = self._free()
 
     def _has_ended(self, request: Any) -> bool:
         """Whether a request ends with its answer, and a client that still waits for it."""
-        asked = self._requests[self._index[request.rid]]
+        index = self._index[request.rid]
+        asked = self._requests[index]
+        if index in self._content:
+            return False
         patience = asked.get("cancel_after")
         if patience is not None and _ps(asked["arrival"]) + _ps(patience) <= self.now_ps:
             return False
@@ -464,6 +470,7 @@ class PipelineLoop(Loop):
         batches: list[Any] = [None] * stages
         last: list[Any] = [None] * stages
         running = [ScheduleBatch(reqs=[], batch_is_full=False) for _ in range(stages)]
+        scheduler._collect_inflight_batches = lambda: [*running, *batches]  # as with stages
         while not self._drained([*running, *filter(None, last)]):
             some_ran = False
             for turn in range(stages):

@@ -43,8 +43,7 @@ def random_case(seed: int, requests: int) -> Case:
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
             request["priority"] += sign * (i // 3)
-    receives_late = config.get("scheduler_recv_interval", 1) > 1
-    if "pp_size" not in config and later.random() < 0.25 and not plays_role and not receives_late:
+    if later.random() < 0.25 and not plays_role:
         give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
         prompt = sum(length for _, length in request["segments"])

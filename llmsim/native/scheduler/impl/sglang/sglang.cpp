@@ -302,10 +302,10 @@ void Sglang::verify(RequestId request, Batch& batch) {
   const std::int32_t emitted = s.emitted() + held.ahead;
   const std::int32_t nth = log_.drafts.verifications[request] + held.verifying;
   const std::int32_t held_drafts = drafts_.accepted(request, emitted, nth);
-  const std::int32_t width = drafts_.width();
+  const std::int32_t width = drafts_.width(), computed = s.num_computed;
   run({request, width, before, s.epoch, width - 1, /*emits=*/true}, batch);
-  const std::int32_t missing = std::max(0, answer_limit(request) - emitted);
-  s.num_computed = before + std::min(1 + held_drafts, missing);
+  const std::int32_t missing = answer_limit(request) - emitted;  // behind steps in flight
+  s.num_computed = missing > 0 ? before + std::min(1 + held_drafts, missing) : computed;
   held.ahead += held_drafts;
   ++held.verifying;
   log_.drafts.drafted[request] += width - 1;
@@ -459,17 +459,23 @@ void Sglang::finish(RequestId request, std::vector<RequestId>& finished) {
   finished.push_back(request);
 }
 
-// Who waits leaves at once. Who runs ends with its next output that the scheduler has not seen yet,
-// and a prompt that goes on is not gone on with; both are told before the next step is formed.
+// Who waits leaves at once, or with the next look for requests. Who runs ends with its next output
+// that the scheduler has not seen yet, and a prompt that goes on is not gone on with; both are told
+// before the next step is formed.
 void Sglang::abort(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters_.cancelled;
   settle(request);
   if (std::erase(arrived_, request) > 0) return;
   if (takeover_) return abort_taken_over(request);
-  if (std::erase(bootstrapping_, request) > 0) return;
-  if (std::erase(waiting_, request) == 0) return aborts_.push_back(request);
+  if (recv_interval_ > 1 || !leave_queue(request)) aborts_.push_back(request);
+}
+
+bool Sglang::leave_queue(RequestId request) {
+  if (std::erase(bootstrapping_, request) > 0) return true;
+  if (std::erase(waiting_, request) == 0) return false;
   if (produces()) --buffers_;
+  return true;
 }
 
 void Sglang::settle(RequestId request) {
@@ -482,6 +488,10 @@ void Sglang::settle(RequestId request) {
 
 void Sglang::hear_aborts() {
   for (const RequestId request : aborts_) {
+    if (leave_queue(request)) {
+      settle(request);  // it may have run since
+      continue;
+    }
     SglangHeld& held = held_[at(request)];
     held.leaving = true;
     if (cut_ != request) continue;

@@ -200,6 +200,8 @@ class Sglang final : public Scheduler,
   void enter(RequestId request);
   // Requests whose clients gave up since the last step.
   void hear_aborts();
+  // Whether the request was waiting; then it no longer is.
+  bool leave_queue(RequestId request);
   bool gone(RequestId request) const {
     return sequences_[request].status == static_cast<std::uint8_t>(Status::kCancelled);
   }
