@@ -9,6 +9,9 @@ namespace {
 // Servers of at most so many running requests have room for others beside them.
 constexpr std::int32_t kSmallBatch = 32;
 constexpr std::int32_t kExtraRows = 2, kBuffers = 2;  // for each running request
+// Slots behind a request that was alone and found no room: with overlap it decodes twice before the
+// first output is heard, and would lose both if the second found none.
+constexpr std::int64_t kStrandedSlots = 2;
 
 }  // namespace
 
@@ -45,7 +48,7 @@ void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting
   std::size_t resumed = 0;
   for (; resumed < retracted_.size() && memory_.rows() > 0; ++resumed) {
     const RequestId request = retracted_[resumed];
-    const std::int64_t next = held_[at(request)].stranded ? 1 : 0;  // else it is so again
+    const std::int64_t next = held_[at(request)].stranded ? kStrandedSlots : 0;
     const std::int64_t needed = memory_.ceil(filled(request) + next) + reserved_tokens_;
     const auto others = active + static_cast<std::int64_t>(resumed);
     if (needed > spare(others, 0) && memory_.taken_rows() > 0) break;
