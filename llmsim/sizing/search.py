@@ -419,15 +419,17 @@ def unit(bench: Bench, task: tuple[Plan, str, float, float, Question]) -> Unit:
     """The capacity of a few instances together, as few as the load needs.
 
     An instance alone takes far less than its share of several, where its targets leave little room
-    for waiting.
+    for waiting: where several take the whole load, fewer say more only if each of them takes more.
     """
     plan, role, most, least, question = task
     own = plan.pools[1 if role == "decode" else 0]
     together = max(1, min(TOGETHER, question.max_devices // own.shape.devices))
+    best: Unit | None = None
     while True:
         found = _unit(bench, plan, role, (least, most), question, together)
+        best = found if best is None or found.level > best.level else best
         if together == 1 or found.problem or found.capacity.beyond is not None:
-            return found
+            return best
         together //= 2
 
 

@@ -262,9 +262,12 @@ def test_levels_below_the_floor_are_not_tried() -> None:
 def test_a_layout_beyond_the_first_ones_is_found_if_it_is_cheaper(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two H100 do where more were estimated, and cost less than two H200, the first estimate."""
+    """Two H100 do where more were estimated, from one alone, and cost less than two H200, the first
+    estimate.
+    """
     asked = {**ASKED, "rate": 60.0, "architecture": "colocated"}
     whole = size(MODEL, "H100,H200", **asked)
+    monkeypatch.setattr(search, "TOGETHER", 1)
     monkeypatch.setattr(search, "MOST_VERIFIED", 1)
     few = size(MODEL, "H100,H200", **asked)
     assert whole.best is not None and few.best is not None
@@ -467,6 +470,22 @@ def test_a_device_is_found_whose_instances_need_each_other() -> None:
     alone = size("Qwen/Qwen3-32B", "H20", **asked, architecture="colocated")
     assert both.best is not None and alone.best is not None
     assert both.best.plan == alone.best.plan
+
+
+@pytest.mark.parametrize("spare", [1.005, 1.2])
+def test_several_instances_that_just_meet_the_targets_are_found(spare: float) -> None:
+    """One instance alone takes a twentieth of the load within targets that two just meet."""
+    model = "meta-llama/Llama-3.1-8B"
+    load = Load(RATE, 0.4, "lognormal:600", "lognormal:100", seed=9)
+    plan = Plan(model, "A100", (Pool(Shape(2), 2),), devices_per_node=2)
+    easy = Targets.parse("ttft:10000,tpot:10000", 99)
+    run, _, _ = able(Bench(), plan, load, easy, fewest=FEWEST_VERIFIED)
+    assert run is not None
+    targets = {name: spare * value for name, value in run.at(99).items() if name != "e2el"}
+    asked: dict[str, Any] = {"input": load.input, "output_tokens": load.output, "seed": 9}
+    asked |= {"devices_per_node": 2, "max_devices": 8, "architecture": "colocated"}
+    found = size(model, "A100", rate=0.4, slo=targets, **asked)
+    assert found.best is not None and found.best.plan.devices <= plan.devices
 
 
 def test_estimates_have_the_requests_that_decide() -> None:
