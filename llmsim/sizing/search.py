@@ -552,9 +552,11 @@ def _grown(
     where twice as many devices miss the targets by as much.
 
     Prefill instances decide TTFT, but wait where decode instances have no room for KV: once more of
-    one role do not help, the other one grows.
+    one role do not help, the other one grows. At the limit of devices it takes the place of those
+    that did not help.
     """
     nearest, nearest_devices = math.inf, 0
+    nearest_counts = counts
     at = -1
     while plan.with_counts(*counts).devices > question.max_devices and max(counts) > 1:
         counts = tuple(max(1, count - 1) for count in counts)
@@ -564,15 +566,23 @@ def _grown(
             return counts
         devices, missed = found.plan.devices, _missed_by(found)
         if not nearest_devices or missed < nearest * (1 - IMPROVED):
-            nearest, nearest_devices = missed, devices
+            nearest, nearest_devices, nearest_counts = missed, devices, counts
             at = _role_missed(found)
         elif devices >= 2 * nearest_devices:
             return None
         else:
             at = (at + 1) % len(counts)
         step = max(1, counts[at] // 8)
-        counts = tuple(count + step * (i == at) for i, count in enumerate(counts))
+        counts = _more_of(counts, at, step)
+    for at in range(len(counts)):
+        other = _more_of(nearest_counts, at, 1)
+        if plan.with_counts(*other).devices <= question.max_devices and run(other).meets:
+            return other
     return None
+
+
+def _more_of(counts: tuple[int, ...], at: int, step: int) -> tuple[int, ...]:
+    return tuple(count + step * (i == at) for i, count in enumerate(counts))
 
 
 def _role_missed(one: Candidate) -> int:

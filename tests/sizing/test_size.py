@@ -317,6 +317,19 @@ def test_the_role_that_helps_grows(helps: int) -> None:
     assert len(tried) <= 5
 
 
+def test_at_the_limit_of_devices_the_role_that_helps_takes_the_place_of_the_other() -> None:
+    """Decodes are said to decide the end-to-end latency; here a second prefill instance does."""
+    pools = Pool(Shape(), 1, "prefill"), Pool(Shape(), 2, "decode")
+    plan, question = Plan(MODEL, "H100", pools), replace(_question(), max_devices=4)
+
+    def run(counts: tuple[int, ...]) -> Candidate:
+        complete = Measured(1.0, 1, 1, 1.0, 1, ())
+        late = () if counts[0] >= 2 else (Miss("e2el", 2000.0, 1000.0),)
+        return Candidate(plan.with_counts(*counts), complete, late)
+
+    assert search._grown(cast(Any, run), (1, 2), plan, question) == (2, 2)
+
+
 CLASSES: dict[str, Any] = {
     "classes": "chat:0.6|batch:0.4",
     "input": "lognormal:300|fixed:3000",
