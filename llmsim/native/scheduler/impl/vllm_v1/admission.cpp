@@ -32,10 +32,9 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     for (const Item& item : batch.items) note_lora(item.request);
   }
   while (budget.left() > 0 && num_running() < most_running_) {
-    while (!waiting_.empty() &&
-           (awaits_output(waiting_.front(now)) || lacks_slot(waiting_.front(now))))
-      waiting_.pass_over(now);
+    if (!holders_first()) pass_over_waiting(now);
     const RequestId arrived = next_parked();
+    if (holders_first() && arrived < 0) pass_over_waiting(now);
     if (arrived < 0 && waiting_.empty()) return;
     // Where nothing runs and nothing more will arrive, only what is parked holds blocks.
     const bool stands_still =
@@ -69,6 +68,18 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     budget.take(batch.items.back().tokens);
     note_lora(batch.items.back().request);
   }
+}
+
+// Who waits for an output or for a slot of an adapter lets others go first.
+void VllmV1::pass_over_waiting(Ps now) {
+  while (!waiting_.empty() &&
+         (awaits_output(waiting_.front(now)) || lacks_slot(waiting_.front(now))))
+    waiting_.pass_over(now);
+}
+
+bool VllmV1::holders_first() const {
+  const bool ranked = ranker_ != nullptr && ranker_->lists().waiting;
+  return config_.rules.holders_first && !ranked;
 }
 
 RequestId VllmV1::next_parked() {

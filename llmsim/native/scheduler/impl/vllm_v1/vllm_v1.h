@@ -136,6 +136,9 @@ class VllmV1 final : public Scheduler,
   void land();
   // The next parked request that may run, as far as adapters go; -1: there is none.
   RequestId next_parked();
+  void pass_over_waiting(Ps now);
+  // Whether who holds blocks while it waits is looked at before all others.
+  bool holders_first() const;
   void pass_over_parked();
   // Tokens of a request that has `computed`, in this step; 0: it would have to be cut and may not
   // be, or has to wait.
