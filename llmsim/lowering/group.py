@@ -333,8 +333,7 @@ def _asked(
     group, layout = _settled(group, deployment, model, hardware, tiers=options.tiers)
     engine = group.engine
     dtypes = resolve_dtypes(model, engine.dtype, engine.kv_cache_dtype)
-    profile = load_profile(engine.engine_profile)
-    model = as_engine_runs_it(model, layout, dtypes, hardware, profile)
+    model = as_engine_runs_it(model, layout, dtypes, hardware, load_profile(engine.engine_profile))
     verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
     distinct = distinct_operators(stages, model, layout, dtypes)
