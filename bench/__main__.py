@@ -200,7 +200,8 @@ def main() -> None:
     if arguments.repeat < 1:
         parser.error(f"--repeat is {arguments.repeat}; it must be at least 1")
     print(
-        f"{'benchmark':18}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}{'steps':>10}{'us/step':>9}"  # noqa: E501
+        f"{'benchmark':18}{'CPU s':>8}{'budget':>8}{'wall s':>8}{'peak MB':>9}{'budget':>8}"
+        f"{'steps':>10}{'us/step':>9}"
     )
     for benchmark in BENCHMARKS:
         if arguments.names and benchmark.name not in arguments.names:
@@ -213,8 +214,8 @@ def main() -> None:
             f"{b:g}" if b else "-" for b in (benchmark.cpu_budget_s, benchmark.memory_budget_mb)
         ]
         print(
-            f"{benchmark.name:18}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}{steps:10d}"
-            f"{1e6 * cpu / steps:9.2f}",
+            f"{benchmark.name:18}{cpu:8.2f}{budgets[0]:>8}{wall:8.2f}{peak:9.0f}{budgets[1]:>8}"
+            f"{steps:10d}{1e6 * cpu / steps:9.2f}",
             flush=True,
         )
 

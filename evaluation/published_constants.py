@@ -49,7 +49,7 @@ class ChatsAtOnce:
 
     @property
     def load(self) -> str:
-        """All of them at once, with the page's mean lengths."""
+        """All of them at once."""
         lengths = f"input=fixed:{self.input_tokens},output=fixed:{self.output_tokens}"
         return f"synthetic:n={self.requests},rate=1e9,{lengths}"
 
@@ -58,7 +58,8 @@ CHATS_AT_ONCE = ChatsAtOnce(
     "o20_h100_share", "vllm-0.11", "openai/gpt-oss-20b", "H100", 1000, 219, 201, 15_953
 )
 """gpt-oss-20b on one H100, 1,000 ShareGPT prompts at once (vLLM 0.11.0, synchronous; gpustack
-performance lab). With async scheduling the page's best second is the API server's: 22,786 tokens.
+performance lab). Prompts and answers have the mean lengths of that lab's ShareGPT runs of
+DeepSeek-R1. With async scheduling the page's best second is the API server's: 22,786 tokens.
 """
 
 

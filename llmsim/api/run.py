@@ -106,17 +106,28 @@ def _repeatable(workload: Any) -> Any:
 
 def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     """The options as the command line would give them."""
-    engine = command_line_options()
-    known = [name for name in Given.__struct_fields__ if name not in (*INPUTS, *OUTPUTS)]
+    engine, known = command_line_options(), _options_of_a_run()
     _check_names(options, [*known, *engine])
-    said = {name: _plain(value) for name, value in options.items() if value is not None}
-    of_run = {name: option_value(name, value) for name, value in said.items() if name in known}
-    of_engine = {name: _engine_value(name, one) for name, one in said.items() if name in engine}
-    missing = [name for name in known if name not in Given.defaults()]
-    assert not missing, missing
+    of_run: dict[str, Any] = {}
+    of_engine: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in known:
+            of_run[name] = option_value(name, _plain(value))
+        if name in engine:
+            of_engine[name] = _engine_value(name, _plain(value))
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def _options_of_a_run() -> list[str]:
+    """The options beside those of the engine, which all have a default."""
+    of_files = {*INPUTS, *OUTPUTS}
+    known = [name for name in Given.__struct_fields__ if name not in of_files]
+    assert set(known) <= set(Given.defaults()), known
+    return known
 
 
 def _engine_value(name: str, value: Any) -> Any:

@@ -119,17 +119,15 @@ def floor_of(request: CostRequest, peak_rates: PeakRates | None, *, enforce: boo
     """The run-time check's numbers of a deployment; bandwidth 0 where nothing is known (then
     nothing is checked).
     """
-    body = [
-        op
-        for op in request.operators
-        if op.part != "head" and op.feature not in ENCODER_FEATURES  # few steps have images
-    ]
-    head = sum(op.repeat * least_weight_bytes(op) for op in request.operators if op.part == "head")
-    attention = [op for op in request.operators if isinstance(op, Attention) and not op.window]
-    products = [op for op in body if isinstance(op, Gemm | Moe)]
-    weight_bytes = sum(op.repeat * least_weight_bytes(op) for op in body) + head
-    kv_bytes_per_token = sum(op.repeat * op.kv_bytes_per_context_token for op in attention)
-    flops_per_token = sum(op.repeat * op.flops_per_token for op in products)
+    weight_bytes, kv_bytes_per_token, flops_per_token = 0, 0, 0
+    for op in request.operators:
+        in_every_step = op.part == "head" or op.feature not in ENCODER_FEATURES  # few have images
+        if in_every_step:
+            weight_bytes += op.repeat * least_weight_bytes(op)
+        if in_every_step and op.part != "head" and isinstance(op, Gemm | Moe):
+            flops_per_token += op.repeat * op.flops_per_token
+        if isinstance(op, Attention) and not op.window:
+            kv_bytes_per_token += op.repeat * op.kv_bytes_per_context_token
     if peak_rates is None:
         return Floor(
             weight_bytes_read=0,

@@ -236,21 +236,32 @@ def _try_cheaper(
     of parts say too little then.
     """
     question = found.question
+    cheaper = _untried_below(found, plans, prices)
+    tasks = [(plan, question) for plan in cheaper[:MOST_CHEAPER]]
+    candidates = list(workers.map("llmsim.sizing.search:verified", tasks))
+    found.evaluated += len(candidates)
+    for candidate in candidates:
+        side = found.meeting if candidate.meets else found.missing
+        side.append(candidate)
+    found.meeting.sort(key=lambda one: _rank(one, question, prices))
+
+
+def _untried_below(
+    found: Found, plans: "Sequence[Bounded]", prices: Mapping[str, float | None]
+) -> list[Plan]:
+    """Deployments that were not run and cost less than the best one: the dearest first, or the
+    cheapest where none meets the targets.
+    """
+    question = found.question
 
     def cost(plan: Plan) -> float:
         return cost_of(plan, question, prices)
 
     most = cost(found.meeting[0].plan) if found.meeting else math.inf
     tried = {one.plan for one in (*found.meeting, *found.missing)}
-    untried = [plan for plan in _deployments(plans, question) if plan not in tried]
+    untried = (plan for plan in _deployments(plans, question) if plan not in tried)
     cheaper = [plan for plan in untried if cost(plan) < most]
-    cheaper.sort(key=cost, reverse=bool(found.meeting))
-    tasks = [(plan, question) for plan in cheaper[:MOST_CHEAPER]]
-    candidates = list(workers.map("llmsim.sizing.search:verified", tasks))
-    found.evaluated += len(candidates)
-    found.meeting += [one for one in candidates if one.meets]
-    found.missing += [one for one in candidates if not one.meets]
-    found.meeting.sort(key=lambda one: _rank(one, question, prices))
+    return sorted(cheaper, key=cost, reverse=bool(found.meeting))
 
 
 def _deployments(plans: "Sequence[Bounded]", question: Question) -> Iterable[Plan]:

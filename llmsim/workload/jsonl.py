@@ -82,6 +82,8 @@ def is_own_format(path: str | Path) -> bool:
     ).lstrip().startswith(b"[")
 
 
+DOUBLE_KEYS, OWN_TOKENS = "double keys", "own tokens of a session"
+"""What is noted once."""
 OF_CALLS = ("input_toks", "output_toks", "input_tok_ids", "output_tok_ids")
 """Keys of a line that are those of a call where the line is a session."""
 
@@ -95,8 +97,8 @@ class _Reader:
         self._builder = builder
         self._decode = decode_strict
         self._sessions = 0
-        self._doubled = False
-        self._owned = False
+        self._noted: set[str] = set()
+        """What was noted once, and is not looked for again."""
         self._notes: list[str] = []
 
     def read(self, stream: BinaryIO, limit: int) -> None:
@@ -133,7 +135,7 @@ class _Reader:
             record: Line = self._decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             record = self._decode_again(line, number)
-        if not self._doubled and line.count(b'":') > given_keys(record):
+        if DOUBLE_KEYS not in self._noted and line.count(b'":') > given_keys(record):
             self._look_for_doubles(line, number)
         if record.sub_requests is not UNSET:
             self._take_session(record, record.sub_requests, line, number)
@@ -153,11 +155,9 @@ class _Reader:
         """
         keys = repeated_keys(line)
         if keys:
-            self._doubled = True
             named = ", ".join(f'"{key}"' for key in keys)
-            self._notes.append(
-                f"{self._source}:{number}: {named} is given twice in the line; the last value is "
-                "used"
+            self._note_once(
+                DOUBLE_KEYS, number, f"{named} is given twice in the line; the last value is used"
             )
 
     def _decode_again(self, line: bytes, number: int) -> Line:
@@ -182,18 +182,13 @@ class _Reader:
         if record.arrival_time_ns + sum(call.tool_duration_ns for call in calls) > MAX_TIME_NS:
             raise self._refusal(line, number)
         self._note_own_tokens(record, number)
-        session_id = (
-            record.session_id if record.session_id is not UNSET else f"session-{self._sessions}"
-        )
-        self._sessions += 1
+        session_id = self._session_id(record)
         arrival_ns = record.arrival_time_ns
         said = 0
         for index, call in enumerate(calls):
             extends = self._extended(call, said, line, number)
             said = self._take_call(call, arrival_ns, call.model or record.model, line, number)
-            if extends or call.hidden is not UNSET or call.phase is not UNSET:
-                hidden = call.hidden is True or call.phase == "thinking"
-                self._builder.reason_last(hidden=hidden, extends=extends and arrival_ns < 0)
+            self._reason(call, extends=extends, first=arrival_ns >= 0)
             # The peer's traces may give a duration after the last call; nothing waits for it.
             tool_ns = call.tool_duration_ns if index + 1 < len(calls) else 0
             self._builder.name_last(session_id, call.request_id or None, number, tool_ns)
@@ -202,18 +197,36 @@ class _Reader:
             self._speculate(call, record)
             arrival_ns = -1
 
+    def _session_id(self, session: Line) -> str:
+        """Its own, else its number among the sessions."""
+        self._sessions += 1
+        if session.session_id is UNSET:
+            return f"session-{self._sessions - 1}"
+        return session.session_id
+
+    def _reason(self, call: Call, *, extends: bool, first: bool) -> None:
+        """Names the call's round, where the line says that it is one of several."""
+        says_phase = call.hidden is not UNSET or call.phase is not UNSET
+        if extends or says_phase:
+            hidden = call.hidden is True or call.phase == "thinking"
+            self._builder.reason_last(hidden=hidden, extends=extends and not first)
+
     def _note_own_tokens(self, session: Line, number: int) -> None:
         """Notes, once, what a session says of tokens, which are those of its calls."""
-        if self._owned:
+        if OWN_TOKENS in self._noted:
             return
         given = [name for name in OF_CALLS if getattr(session, name) is not UNSET]
         if given:
-            self._owned = True
             names = " and ".join(f'"{name}"' for name in given)
-            self._notes.append(
-                f'{self._source}:{number}: {names} beside "sub_requests" is ignored, here and '
-                "below: each call has its own"
+            self._note_once(
+                OWN_TOKENS,
+                number,
+                f'{names} beside "sub_requests" is ignored, here and below: each call has its own',
             )
+
+    def _note_once(self, what: str, number: int, sentence: str) -> None:
+        self._noted.add(what)
+        self._notes.append(f"{self._source}:{number}: {sentence}")
 
     def _extended(self, call: Call, said: int, line: bytes, number: int) -> bool:
         """Whether a call's prompt begins with what its session has said; fills in `input_toks`."""

@@ -4,6 +4,7 @@ match it.
 
 import json
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -138,8 +139,8 @@ def repeated_keys(line: bytes) -> list[str]:
     found: set[str] = set()
 
     def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: set[str] = set()
-        found.update(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        counts = Counter(key for key, _ in pairs)
+        found.update(key for key, count in counts.items() if count > 1)
         return dict(pairs)
 
     json.loads(line, object_pairs_hook=keep)

@@ -10,8 +10,9 @@ and the longest route's latency for each round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,30 +150,33 @@ def routed_ports(routes: Routes, runs: Sequence[Sequence[int]], nodes: int) -> R
     """The exchanges between the devices of each run, which are on so many nodes, in order and
     evenly.
     """
-    each = len(runs[0]) // nodes
-
-    def is_wanted(i: int, j: int, *, near: bool) -> bool:
-        same_node = i // each == j // each
-        return i != j and same_node == near
-
-    def slowest(*, near: bool) -> tuple[int, int]:
-        pairs = [
-            (a, b)
-            for devices in runs
-            for i, a in enumerate(devices)
-            for j, b in enumerate(devices)
-            if is_wanted(i, j, near=near)
-        ]
-        hops = [[routes.speeds[link] for link in routes.native.route(*pair)] for pair in pairs]
-        if not hops:
-            return 0, 0
-        least_rate = min(rate for route in hops for rate, _ in route)
-        longest_ps = max(sum(ps for _, ps in route) for route in hops)
-        return least_rate, longest_ps
-
-    inside, between = slowest(near=True), slowest(near=False)
+    ranks = len(runs[0])
+    pairs = _pairs_by_nearness(runs, ranks // nodes)
+    inside, between = _slowest(routes, pairs[True]), _slowest(routes, pairs[False])
     rate = min(one for one in (inside[0], between[0]) if one)
     inside, between = ((one[0] or rate, one[1]) for one in (inside, between))
-    return RoutedPorts(
-        len(runs[0]), nodes, inside, between, routes, tuple(tuple(devices) for devices in runs)
-    )
+    devices = tuple(tuple(run) for run in runs)
+    return RoutedPorts(ranks, nodes, inside, between, routes, devices)
+
+
+def _pairs_by_nearness(
+    runs: Sequence[Sequence[int]], each: int
+) -> Mapping[bool, list[tuple[int, int]]]:
+    """Ordered pairs of devices of a run, by whether one of the nodes with `each` devices has
+    both.
+    """
+    pairs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+    for devices in runs:
+        for i, j in permutations(range(len(devices)), 2):
+            pairs[i // each == j // each].append((devices[i], devices[j]))
+    return pairs
+
+
+def _slowest(routes: Routes, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The least rate of all links, bytes per second, and the longest latency of a route, ps."""
+    hops = [[routes.speeds[link] for link in routes.native.route(*pair)] for pair in pairs]
+    if not hops:
+        return 0, 0
+    least_rate = min(rate for route in hops for rate, _ in route)
+    longest_ps = max(sum(ps for _, ps in route) for route in hops)
+    return least_rate, longest_ps

@@ -7,6 +7,7 @@ evenly; where others may use the same links the core gives every copy its share 
 """
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 from msgspec import Struct, field
@@ -202,17 +203,14 @@ def weight_streaming(
     sampled: list[_native.SampledCostTable | None] = []
     run: dict[int, int] = {}
     for cost, entry, one in zip(costs, entries, where, strict=True):
-        sampled.append(None)
-        if (
-            one is not None
-            and entry.by_batch
-            and isinstance(cost, OpCost)
-            and cost.sampled is not None
-        ):
-            op = stages[one[0]][one[1]]
-            assert isinstance(op, Moe), "only costs of experts are sampled"
-            sampled[-1] = _drawn_bytes(op, cost, uneven, cached, run.get(id(cost), 0))
-            run[id(cost)] = run.get(id(cost), 0) + op.repeat
+        if one is None or not entry.by_batch or not _is_drawn(cost):
+            sampled.append(None)
+            continue
+        op = stages[one[0]][one[1]]
+        assert isinstance(op, Moe), "only costs of experts are sampled"
+        layers_before = run.get(id(cost), 0)
+        sampled.append(_drawn_bytes(op, cost, uneven, cached, layers_before))
+        run[id(cost)] = layers_before + op.repeat
     native.sources = sources
     native.ahead = [entry.ahead for entry in entries]
     native.ahead_from = [entry.ahead_from for entry in entries]
@@ -222,6 +220,11 @@ def weight_streaming(
     native.sampled = sampled if any(one is not None for one in sampled) else []
     native.buffers = copies.depth
     return native
+
+
+def _is_drawn(cost: OpCost | AttentionCost) -> TypeGuard[OpCost]:
+    """Whether every step draws the loads of the operator's experts."""
+    return isinstance(cost, OpCost) and cost.sampled is not None
 
 
 def _drawn_bytes(

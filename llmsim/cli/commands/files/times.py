@@ -1,12 +1,16 @@
 """`llmsim times`: operator times from elsewhere, imported and looked at."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+
+if TYPE_CHECKING:
+    from llmsim.costs.source import CostRequest
 
 IMPORT_HELP = (
     "Convert the output of an external simulator into a cost table for --cost-table "
@@ -127,21 +131,34 @@ def show(
     ] = None,
 ) -> int:
     """Compiles and prints; returns the exit code."""
-    from llmsim.config.engine.profile import DEFAULT_PROFILE
     from llmsim.costs.compile import compile_costs
-    from llmsim.costs.experts.load_sampling import Placement
     from llmsim.costs.explain import explain
-    from llmsim.costs.source import CostRequest
-    from llmsim.lowering.group import engine_versions
-    from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
 
     if source not in ("auto", "bundle", "external", "silicon", "roofline"):
         raise InputError(
             f'--source is "{source}"; it may be auto, bundle, external, silicon or roofline'
         )
+    request = replace(
+        _of_default_engine(model, hardware, tp, ep),
+        source=source,
+        cost_tables=tuple(cost_table or ()),
+        profile_dirs=tuple(profile_dir or ()),
+    )
+    typer.echo(explain(compile_costs(request)))
+    return 0
+
+
+def _of_default_engine(model: str, hardware: str, tp: int, ep: int) -> "CostRequest":
+    """What is asked for a model on a device, with limits as engines have them by default."""
+    from llmsim.config.engine.profile import DEFAULT_PROFILE
+    from llmsim.costs.experts.load_sampling import Placement
+    from llmsim.costs.source import CostRequest
+    from llmsim.lowering.group import engine_versions
+    from llmsim.model import Layout, load_hardware, load_model, operators, resolve_dtypes
+
     config, layout = load_model(model), Layout(tp, ep)
     dtypes = resolve_dtypes(config)
-    request = CostRequest(
+    return CostRequest(
         model=config,
         layout=layout,
         dtypes=dtypes,
@@ -154,10 +171,5 @@ def show(
         max_model_len=config.max_position_embeddings,
         cuda_graph_sizes=(512,),
         expert_placement=Placement(ep),
-        source=source,  # type: ignore[arg-type]  # checked above
-        cost_tables=tuple(cost_table or ()),
-        profile_dirs=tuple(profile_dir or ()),
         engine=engine_versions(DEFAULT_PROFILE),
     )
-    typer.echo(explain(compile_costs(request)))
-    return 0
