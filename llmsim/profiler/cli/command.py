@@ -186,7 +186,9 @@ Datasets = Annotated[
 ]
 EngineArguments = Annotated[
     str | None,
-    typer.Option("--engine-args", help="JSON object: more of vLLM's AsyncEngineArgs."),
+    typer.Option(
+        "--engine-args", help="JSON object: more of vLLM's AsyncEngineArgs or SGLang's ServerArgs."
+    ),
 ]
 HardwareOption = Annotated[
     str | None, typer.Option(help="Name of the profile, for the cluster file.")
@@ -210,7 +212,7 @@ def serve_log_command(
     model: Model,
     dataset: Datasets,
     output: Annotated[Path, typer.Option("--output", help="Folder of the logs.")],
-    engine: Annotated[str, typer.Option(help="auto, vllm or transformers.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, vllm, sglang or transformers.")] = "auto",
     hardware: HardwareOption = None,
     device: Device = "auto",
     dtype: Dtype = None,
@@ -234,9 +236,9 @@ def serve_log_command(
         on_cpu,
         threads_of,
     )
-    from llmsim.profiler.serve.serve_log import ServeOptions, serve_log, summary_of
+    from llmsim.profiler.serve.serve_log import SERVERS, ServeOptions, serve_log, summary_of
 
-    cpu = on_cpu(device) and engine != "vllm"
+    cpu = on_cpu(device) and engine not in SERVERS
     options = ServeOptions(
         model=model,
         dataset=dataset[0],
@@ -244,7 +246,7 @@ def serve_log_command(
         device=device,
         dtype=dtype,
         threads=threads_of(threads, cpu=cpu),
-        engine=_one_of("--engine", engine, ("auto", "vllm", "transformers")),  # type: ignore[arg-type]
+        engine=_one_of("--engine", engine, ("auto", "vllm", "sglang", "transformers")),  # type: ignore[arg-type]
         max_num_seqs=max_num_seqs or (CPU.max_seqs if cpu else SERVED_SEQS),
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens or (CPU.max_tokens if cpu else SERVED_TOKENS),

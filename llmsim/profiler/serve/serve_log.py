@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,9 @@ from llmsim.export.files import check_writable_folder
 from llmsim.workload import load_dataset
 
 LONG_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-EngineName = Literal["auto", "vllm", "transformers"]
+EngineName = Literal["auto", "vllm", "sglang", "transformers"]
+SERVERS = {"vllm": "serve_vllm", "sglang": "serve_sglang"}
+"""Engines that serve several traces with one start, with the modules that run them."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ServeOptions:
     seed: int = 0
     warm_up: int = 8
     engine_arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Further keyword arguments of vLLM's AsyncEngineArgs."""
+    """Further keyword arguments of vLLM's AsyncEngineArgs or SGLang's ServerArgs."""
     clock: Literal["wall", "cpu"] = "wall"
 
 
@@ -106,9 +109,9 @@ class Log:
 def serve_log(options: ServeOptions, datasets: Sequence[str] = ()) -> list[tuple[Path, Log]]:
     """Replays the trace of the options on the chosen engine and writes its logs.
 
-    Several `datasets` stand for that trace: vLLM serves them one after another with one start,
-    and the logs of each lie in a folder of its own, by its number from 1, written when it ends.
-    Returns each folder with its log. Raises InputError when no engine can be used.
+    Several `datasets` stand for that trace: an engine serves them one after another with one
+    start, and the logs of each lie in a folder of its own, by its number from 1, written when it
+    ends. Returns each folder with its log. Raises InputError when no engine can be used.
     """
     check_writable_folder(options.output)
     traces = [replace(options, dataset=dataset) for dataset in datasets or (options.dataset,)]
@@ -125,16 +128,17 @@ def serve_log(options: ServeOptions, datasets: Sequence[str] = ()) -> list[tuple
         write_log(trace, log)
         written.append((trace.output, log))
 
-    if _engine(options.engine) == "vllm":
-        from llmsim.profiler.serve import serve_vllm
-
-        serve_vllm.replay(options, jobs, write)
+    engine = _engine(options.engine)
+    if engine in SERVERS:
+        server = import_module(f"{__package__}.{SERVERS[engine]}")
+        server.replay(options, jobs, write)
     else:
         from llmsim.profiler.serve import serve_transformers
 
         if options.engine_arguments:
             raise InputError(
-                "--engine-args: they are vLLM's, and the engine is transformers; leave them out"
+                "--engine-args: they are vLLM's or SGLang's, and the engine is transformers; leave "
+                "them out"
             )
         for each in jobs:
             write(serve_transformers.replay(options, each))
@@ -174,20 +178,22 @@ def warm_up_jobs(jobs: Sequence[Job], count: int) -> list[Job]:
 def _engine(wanted: EngineName) -> str:
     from importlib.util import find_spec
 
-    installed = [name for name in ("vllm", "transformers") if find_spec(name) is not None]
+    installed = [name for name in ("vllm", "sglang", "transformers") if find_spec(name) is not None]
     if wanted != "auto":
         if wanted not in installed:
             raise InputError(f"--engine {wanted}: the package {wanted} is not installed here")
         return wanted
-    if "vllm" in installed:
+    servers = [name for name in installed if name in SERVERS]
+    if servers:
         import torch
 
         if torch.cuda.is_available():
-            return "vllm"
+            return servers[0]
     if "transformers" in installed:
         return "transformers"
     raise InputError(
-        'neither vllm (with a GPU) nor transformers is installed; pip install "llmsim[profiler]"'
+        "neither vllm or sglang (with a GPU) nor transformers is installed; "
+        'pip install "llmsim[profiler]"'
     )
 
 

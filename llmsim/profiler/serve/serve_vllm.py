@@ -5,10 +5,8 @@ tokenizer.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
-import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,15 +16,10 @@ from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
-from llmsim.model.families.presets import config_path
 from llmsim.profiler.device.power import PowerMeter
+from llmsim.profiler.serve.made_up import FIRST_DEVICE, Prompts, serve, write_config
 from llmsim.profiler.serve.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps
 from llmsim.profiler.serve.vllm_batches import QUALIFIED_NAME, RECORD_VARIABLE, take_steps
-
-LEAD_S = 0.2
-"""Time between the submission of a trace and its first arrival."""
-FIRST_DEVICE = "0"
-"""Whose power and clocks are read, as NVML counts devices."""
 
 
 def replay(
@@ -44,23 +37,6 @@ def replay(
     with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
         write_config(options.model, Path(folder))
         asyncio.run(_replay(options, traces, done, folder))
-
-
-def write_config(model: str, folder: Path) -> None:
-    """The model's config.json as vLLM wants it: with the name of its class, without notes."""
-    fields = {
-        k: v for k, v in json.loads(config_path(model).read_text("utf-8")).items() if k[0] != "_"
-    }
-    if not fields.get("architectures"):
-        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-        kind = str(fields.get("model_type"))
-        if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            raise InputError(
-                f'{model}: no class of transformers serves model_type "{kind}"; add "architectures"'
-            )
-        fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]
-    (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
@@ -103,19 +79,23 @@ async def _replay(
         engine = AsyncLLM.from_engine_args(arguments)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"vLLM cannot start: {str(error).splitlines()[0][:200]}") from None
-    prompts = _Prompts(options)
+    prompts = Prompts(options)
     meter = PowerMeter(FIRST_DEVICE)
     problem = meter.start()
+
+    async def one(job: Job, prompt_ids: list[int], due: float) -> Stamps:
+        return await _one(engine, job, prompt_ids, due)
+
     try:
         small = [
             Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4)
             for i, job in enumerate(traces[0][: options.warm_up])
         ]
-        await _serve(engine, small, prompts)
+        await serve(one, small, prompts)
         for jobs in traces:
             take_steps(record)
             began = time.perf_counter()
-            stamps = await _serve(engine, jobs, prompts)
+            stamps = await serve(one, jobs, prompts)
             power: Any = meter.between(began, time.perf_counter()) or {"problem": problem}
             facts = _facts(engine) | {"power": power}
             done(Log("vllm", stamps, take_steps(record), facts))
@@ -124,30 +104,6 @@ async def _replay(
     finally:
         meter.stop()
         engine.shutdown()
-
-
-class _Prompts:
-    """Made-up prompts: random token ids of the model's vocabulary."""
-
-    def __init__(self, options: ServeOptions) -> None:
-        self._source = random.Random(options.seed)
-        self._vocabulary = load_model(options.model).vocab_size
-
-    def of(self, job: Job) -> list[int]:
-        """As many ids as the request's prompt has."""
-        return [self._source.randrange(3, self._vocabulary) for _ in range(job.input_tokens)]
-
-
-async def _serve(engine: Any, jobs: Sequence[Job], prompts: _Prompts) -> list[Stamps]:
-    """Submits every request at its own time; returns when all have their last token."""
-    made = [prompts.of(job) for job in jobs]
-    start = time.monotonic() + LEAD_S
-    return await asyncio.gather(
-        *(
-            _one(engine, job, prompt, start + job.arrival_s)
-            for job, prompt in zip(jobs, made, strict=True)
-        )
-    )
 
 
 async def _one(engine: Any, job: Job, prompt_ids: list[int], due: float) -> Stamps:
