@@ -14,7 +14,7 @@ from llmsim.config.errors import InputError, NotYetError
 
 MODEL = "meta-llama/Llama-3.1-8B"
 LOAD = "synthetic:n=40,rate=200,input=lognormal:300,output=lognormal:60,seed=1"
-WEIGHTS = 16_060_522_240  # bytes of the model's parameters in bf16
+WEIGHTS = 16_060_522_496  # bytes of the model's parameters in bf16
 DEVICE_BYTES_PER_S, LINK_BYTES_PER_S = 3_350_000_000_000, 450_000_000_000
 
 
@@ -91,6 +91,34 @@ def test_the_cost_of_weights_by_hand() -> None:
     copy_s = 2 * WEIGHTS / 4 / DEVICE_BYTES_PER_S
     assert back["weights_s"] == pytest.approx(port_s + 1e-6 + copy_s, rel=1e-4)
     assert back["asked_s"] == there["opened_s"]
+
+
+def test_norms_are_on_every_device_already() -> None:
+    """Two norms of a layer and the last one, bf16, whole on each rank of each layout; of all other
+    matrices one of four ranks has a quarter.
+    """
+    norms = (2 * 32 + 1) * 4096 * 2
+    fields = cluster({"at_s": 0})
+    fields["switch"].append({"to": "many", "when": {"at_s": 0.001}})
+    there, back = run(fields).summary["reconfigurations"]
+    assert there["weights_links_bytes"] == 0
+    assert there["weights_kept_bytes"] == WEIGHTS - norms + 4 * norms
+    assert back["weights_kept_bytes"] == WEIGHTS - norms + 4 * norms
+    assert back["weights_links_bytes"] == 3 * (WEIGHTS - norms)
+
+
+def test_projections_to_a_latent_are_on_every_device_already() -> None:
+    """Of DeepSeek-V2-Lite each rank has 27 projections of 2,048 elements to 576, their norms of
+    512, 55 norms and 26 routers of 64 experts; from four ranks to one the rest is fetched.
+    """
+    model = "deepseek-ai/DeepSeek-V2-Lite"
+    whole = 2 * (27 * (2048 * 576 + 512) + 55 * 2048 + 26 * 64 * 2048)
+    fields = cluster({"at_s": 0})
+    for name, count, tp in (("many", 1, 4), ("wide", 4, 1)):
+        fields["layouts"][name] = [{**instance(count, tp), "model_name": model}]
+    [row] = run(fields).summary["reconfigurations"]
+    moved, kept = row["weights_links_bytes"], row["weights_kept_bytes"]
+    assert kept / 4 - moved / 4 / 3 == pytest.approx(whole, rel=1e-3)
 
 
 def test_weights_from_the_host_and_kept_copies_by_hand() -> None:

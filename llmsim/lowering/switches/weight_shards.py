@@ -1,9 +1,10 @@
 """What each device holds of a model's weights, in layouts of the same devices.
 
 A device holds the layers of its stage, of every dense matrix the interval of its tensor-parallel
-rank, and of the experts its share: some of them whole, or a slice of each. With attention and FFN
-on different devices each holds its side's matrices alone. What a placement keeps in host memory or
-in a pool, it does not hold.
+rank, and of the experts its share: some of them whole, or a slice of each. Norms, routers, and
+projections to a latent are whole on every rank. With attention and FFN on different devices each
+holds its side's matrices alone. What a placement keeps in host memory or in a pool, it does not
+hold.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +19,8 @@ from llmsim.lowering.energy.accounting import run_by
 from llmsim.lowering.offload.placement import DEVICE, Where
 from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.lowering.types import LoweredGroup
-from llmsim.model import Attention, Moe, Operator
+from llmsim.model import Attention, Layout, Moe, Operator, operators
+from llmsim.model.parallel.sharding import layout_problem
 
 if TYPE_CHECKING:
     from llmsim.lowering.switches.layouts import LayoutPlan
@@ -40,6 +42,13 @@ class Piece(Struct, frozen=True):
     """Bytes of each layer on a rank."""
     share: Fraction = Fraction(1)
     """What of it is on the device: a part of the experts, where others are elsewhere."""
+    whole: bool = False
+    """Whether every rank has all of it, such as norms."""
+
+    @property
+    def key(self) -> tuple[str, str, bool]:
+        """Pieces of two layouts with the same key are of the same weights."""
+        return self.side, self.name, self.whole
 
 
 class Shard(Struct, frozen=True):
@@ -82,8 +91,6 @@ class Shard(Struct, frozen=True):
         widths of experts.
         """
         place = self.member * self.stage_ranks + rank
-        if side == "router":
-            return ((Fraction(0), Fraction(1)),)  # whole on each rank that has it
         if side == "ffn":
             return (_cut(place, self.ffn_ranks),)
         if side == "experts":
@@ -109,13 +116,14 @@ class Holder(Struct, frozen=True):
         """Bytes of the other's shard that this one holds."""
         mine, found = defaultdict(list), Fraction(0)
         for piece in self.shard.pieces:
-            mine[piece.side, piece.name].append(piece)
+            mine[piece.key].append(piece)
         for piece in new.shard.pieces:
             layers = new.shard.in_stage(piece, new.stage)
-            for own in mine[piece.side, piece.name] if layers else ():
+            for own in mine[piece.key] if layers else ():
                 shared = _common_layers(layers, self.shard.in_stage(own, self.stage))
                 if shared:
-                    cut = self._share_of(new, piece.side) * min(piece.share, own.share)
+                    part = Fraction(1) if piece.whole else self._share_of(new, piece.side)
+                    cut = part * min(piece.share, own.share)
                     found += len(shared) * piece.size * cut
         return int(found)
 
@@ -143,6 +151,7 @@ def holders_by_group(plan: "LayoutPlan", *, by_operator: bool) -> list[list[Hold
     """
     found: list[list[Holder]] = []
     members: dict[str, int] = defaultdict(int)
+    pieces: dict[int, tuple[Piece, ...]] = {}
     shards: dict[tuple[int, int], Shard] = {}
     kinds: dict[tuple[int, int, int], Holder] = {}
     for group, lowered in zip(plan.deployment.groups, plan.lowered.groups, strict=True):
@@ -150,10 +159,12 @@ def holders_by_group(plan: "LayoutPlan", *, by_operator: bool) -> list[list[Hold
         if group.dp_group is not None and lowered.layout.dp > 1:
             member = members[group.dp_group]
             members[group.dp_group] += 1
-        key = (id(lowered.operators), member)
+        program = id(lowered.operators)
+        if program not in pieces:
+            pieces[program] = _of_operators(group, lowered) if by_operator else _of_sides(lowered)
+        key = (program, member)
         if key not in shards:
-            pieces = _of_operators(group, lowered) if by_operator else _of_sides(lowered)
-            shards[key] = _shard(lowered, pieces, member)
+            shards[key] = _shard(lowered, pieces[program], member)
         shard = shards[key]
         found.append([])
         for stage in range(len(shard.stages)):
@@ -192,16 +203,38 @@ def _of_sides(group: LoweredGroup) -> tuple[Piece, ...]:
     run = run_by(group)
     per_layer = [op for op in run if op.part == "layer"]
     covered = sum(op.repeat for op in per_layer if isinstance(op, Attention)) or layers
-    held: dict[str, int] = defaultdict(int)
+    whole = _whole_on_ranks(group)
+    held: dict[tuple[str, bool], int] = defaultdict(int)
     for op in run:
-        held[_side_of(op)] += op.weight_bytes * op.repeat
+        held[_side_of(op), op.name in whole] += op.weight_bytes * op.repeat
     found = []
-    for side, size in held.items():
+    for (side, is_whole), size in held.items():
         is_end = side in (FIRST, LAST)
         each, of = (size, range(1)) if is_end else (size // covered, range(layers))
         if each:
-            found.append(Piece(side, side, of, each))
+            found.append(Piece(side, side, of, each, whole=is_whole))
     return tuple(found)
+
+
+def _whole_on_ranks(group: LoweredGroup) -> frozenset[str]:
+    """Names of the operators whose weights each tensor-parallel rank has whole: their bytes are
+    those of one rank alone, however many share the model.
+    """
+    model = group.model
+    ranks = range(2, model.num_attention_heads + 1)
+    splits = (layout for tp in ranks if not layout_problem(model, layout := Layout(tp=tp)))
+    split = next(splits, None)
+    if split is None:  # no layout cuts anything
+        return frozenset()
+    alone, shared = (_bytes_by_name(group, layout) for layout in (Layout(), split))
+    return frozenset(name for name, size in alone.items() if shared.get(name) == size)
+
+
+def _bytes_by_name(group: LoweredGroup, layout: Layout) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for op in operators(group.model, layout, group.dtypes):
+        found[op.name] += op.weight_bytes * op.repeat
+    return found
 
 
 def _of_operators(group: Group, lowered: LoweredGroup) -> tuple[Piece, ...]:
@@ -214,6 +247,7 @@ def _of_operators(group: Group, lowered: LoweredGroup) -> tuple[Piece, ...]:
     else:
         stages = stage_operators(lowered.model, lowered.layout, lowered.dtypes)
         where = Where(group, lowered.model, lowered.layout, stages)
+    whole = _whole_on_ranks(lowered)
     layers: dict[tuple[str, str, int, Fraction], Counter[int]] = defaultdict(Counter)
     for execution in where.executions():
         op = execution.op
@@ -228,7 +262,7 @@ def _of_operators(group: Group, lowered: LoweredGroup) -> tuple[Piece, ...]:
             share = Fraction(here, op.weight_bytes)
             layers[op.name, side, op.weight_bytes, share][layer] += 1
     return tuple(
-        Piece(name, side, run, times * size, share)
+        Piece(name, side, run, times * size, share, name in whole)
         for (name, side, size, share), counted in layers.items()
         for times in sorted({*counted.values()})
         for run in _runs([layer for layer, count in counted.items() if count == times])
@@ -251,7 +285,7 @@ def _side_of(op: Operator) -> str:
         return LAST if op.part == "head" else FIRST
     if isinstance(op, Moe):
         return "experts"
-    if op.block == "router":
+    if op.block == "router":  # of attention's devices, where rows are routed before they travel
         return "router"
     return "ffn" if op.block in FFN_BLOCKS else "attention"
 
