@@ -38,6 +38,14 @@ class Answer:
         return self.found.meeting[0] if self.found.meeting else None
 
     @property
+    def run_arguments(self) -> list[str]:
+        """What follows the cluster file of `llmsim run` for the figures of the best deployment."""
+        best = self.best
+        if best is None or best.run is None:
+            return []
+        return self.found.question.load.run_arguments(best.run.requests)
+
+    @property
     def next(self) -> list[tuple[Candidate, str]]:
         """The next best three, each with what it misses by."""
         best = self.best

@@ -169,7 +169,7 @@ def pruned_reason(
     inputs, outputs = inputs[servable], outputs[servable]
     classes = None if classes is None else classes[servable]
     context = load_model(plan.model).max_position_embeddings
-    longest = int(np.minimum(inputs.astype(np.int64) + outputs, context).max()) - 1
+    longest = int(np.minimum(inputs.astype(np.int64) + outputs, context).max())
     speeds: list[tuple[Pool, Speed]] = []
     for pool, at in zip(plan.pools, first_groups(plan), strict=True):
         try:

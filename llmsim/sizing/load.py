@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
@@ -85,16 +86,27 @@ class Load:
         span = int(arrivals.max() - arrivals.min()) if len(arrivals) > 1 else 0
         return (len(arrivals) - 1) * PS_PER_S / span if span else 0.0
 
+    def run_arguments(self, requests: int) -> list[str]:
+        """The arguments of `llmsim run` that simulate the first requests at the level."""
+        if self.kind == TRACE:
+            path = Path(self.dataset)
+            trace = str(path.resolve()) if path.exists() else self.dataset
+            return ["--dataset", trace, "--seed", str(self.seed)]
+        closed = self.kind == CONCURRENCY
+        text = self._text(requests, "inf" if closed else repr(self.level))
+        clients = ["--max-concurrency", str(round(self.level))] if closed else []
+        return ["--dataset", text, *clients, "--seed", str(self.seed)]
+
     def scaled(self, level: float) -> "Load":
         """The same load with another level to reach."""
         return dataclasses.replace(self, level=level)
 
-    def _text(self, requests: int) -> str:
+    def _text(self, requests: int, rate: str = "1") -> str:
         if self.dataset:
             return self.dataset
         classes = f"classes={self.classes}," if self.classes else ""
         return (
-            f"synthetic:n={requests},rate=1,{classes}input={self.input},output={self.output},"
+            f"synthetic:n={requests},rate={rate},{classes}input={self.input},output={self.output},"
             f"seed={self.seed}"
         )
 

@@ -41,6 +41,14 @@ class Measured:
     latency_ms: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
     too_long: int = 0
     """Requests whose prompts are beyond the model's context, so that no deployment serves them."""
+    mean_ttft_s: float = 0.0
+    mean_after_s: float = 0.0
+    """From the first token to the last one, on average."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that ended, per second from the first arrival to the last token."""
+        return self.completed / self.duration_s if self.duration_s else 0.0
 
     def at(self, percentile: float) -> dict[str, float]:
         """Each metric at a percentile; a metric that no request has is left out."""
@@ -146,7 +154,18 @@ def _measured(
             prefix = f"{name or NO_CLASS}."
             shown += _percentiles(columns, rows[names == name], prefix, percentiles)
     emitted = int(columns.emitted_tokens[rows].sum())
-    return Measured(level, requests, len(rows), duration_ps / PS_PER_S, emitted, tuple(shown))
+    found = latencies(columns, rows)
+    ttft_s, e2el_s = (float(one.mean()) / PS_PER_S for one in (found.ttft_ps, found.e2el_ps))
+    return Measured(
+        level,
+        requests,
+        len(rows),
+        duration_ps / PS_PER_S,
+        emitted,
+        tuple(shown),
+        mean_ttft_s=ttft_s,
+        mean_after_s=e2el_s - ttft_s,
+    )
 
 
 def _percentiles(

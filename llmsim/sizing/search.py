@@ -88,6 +88,11 @@ class Unit:
         return self.capacity.level / self.instances
 
     @property
+    def requests_per_s(self) -> float:
+        """Requests per second that each instance takes."""
+        return 0.0 if self.capacity.at is None else self.capacity.at.requests_per_s / self.instances
+
+    @property
     def deployment(self) -> Plan:
         """What was measured: an instance of one role has more partners than it can keep busy."""
         if self.role == "both":
@@ -143,6 +148,8 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
     others = [plan for plan in near if plan not in kept]
     cheaper = list(_cheaper(found, others, prices))[:MOST_CHEAPER]
     _verify(found, "llmsim.sizing.search:fewest", cheaper, workers, prices)
+    if question.load.kind == CONCURRENCY:
+        _try_balanced(found, workers, prices)
     tried = {_layout(one.plan) for one in (*found.meeting, *found.missing)}
     for plan in starts:
         if _layout(plan) not in tried:
@@ -244,6 +251,44 @@ def _try_cheaper(
         side = found.meeting if candidate.meets else found.missing
         side.append(candidate)
     found.meeting.sort(key=lambda one: _rank(one, question, prices))
+
+
+def _try_balanced(found: Found, workers: Workers, prices: Mapping[str, float | None]) -> None:
+    """In a closed loop, runs prefill and decode instances that cost less than the best deployment,
+    those that take most by their capacities first.
+
+    More instances of one role may be too many for the other, so that bisection passes over some.
+    """
+    question = found.question
+    waiting = _balanced(question, found.units)[:MOST_CHEAPER]
+    while waiting:
+        most = cost_of(found.meeting[0].plan, question, prices) if found.meeting else math.inf
+        tried = {one.plan for one in (*found.meeting, *found.missing)}
+        waiting = [
+            plan for plan in waiting if plan not in tried and cost_of(plan, question, prices) < most
+        ]
+        batch, waiting = waiting[:BATCH], waiting[BATCH:]
+        found.evaluated += len(batch)
+        tasks = [(plan, question) for plan in batch]
+        for candidate in workers.map("llmsim.sizing.search:verified", tasks):
+            side = found.meeting if candidate.meets else found.missing
+            side.append(candidate)
+        found.meeting.sort(key=lambda one: _rank(one, question, prices))
+
+
+def _balanced(question: Question, units: Sequence[Unit]) -> list[Plan]:
+    """Deployments of any two roles with at least half as many instances as a closed loop is
+    estimated to need, those that take most clients first.
+    """
+    plans = []
+    for device in question.devices:
+        for loop in itertools.starmap(_Loop, _roles(device, units)):
+            ranges = [_from_half(count, MOST_STEPS) for count in loop.counts(question.load.level)]
+            for counts in itertools.product(*ranges):
+                plans.append((loop.clients(counts), loop.plan(counts)))
+    fitting = [one for one in plans if one[1].devices <= question.max_devices]
+    fitting.sort(key=lambda one: (-one[0], one[1].label))
+    return [plan for _, plan in fitting]
 
 
 def _untried_below(
@@ -379,7 +424,12 @@ class Bounded:
     def least_level(
         self, question: Question, prices: Mapping[str, float | None], limit: float
     ) -> float:
-        """The level at which as many instances as take the load cost the limit."""
+        """The level at which as many instances as take the load cost the limit.
+
+        No level is too low for one role in a closed loop: it takes more where the other is slower.
+        """
+        if question.load.kind == CONCURRENCY and self.role != "both":
+            return 0.0
         most_instances = max(1.0, limit / self._cost_alone(1, question, prices))
         return question.load.level / most_instances
 
@@ -486,7 +536,7 @@ def _starts(
         if one.role == "both" and one.capacity.level:
             plans.append(one.plan.with_counts(math.ceil(level / one.level)))
     for device in question.devices:
-        plans += _pairs(device, [one for one in found if one.plan.device == device], level)
+        plans += _pairs(device, found, question.load)
     plans = [plan for plan in plans if _least_devices(plan) <= question.max_devices]
     return sorted(plans, key=lambda plan: (cost_of(plan, question, prices), plan.label))
 
@@ -496,19 +546,70 @@ def _least_devices(plan: Plan) -> int:
     return math.ceil(plan.devices / 2)
 
 
-def _pairs(device: str, found: Iterable[Unit], level: float) -> list[Plan]:
+def _pairs(device: str, found: Iterable[Unit], load: Load) -> list[Plan]:
     """Prefill and decode instances of any two layouts."""
-    usable = [one for one in found if one.capacity.level]
     plans = []
-    for prefill in (one for one in usable if one.role == "prefill"):
-        for decode in (one for one in usable if one.role == "decode"):
-            counts = [math.ceil(level / one.level) for one in (prefill, decode)]
-            pools = (
-                Pool(prefill.plan.pools[0].shape, counts[0], "prefill"),
-                Pool(decode.plan.pools[1].shape, counts[1], "decode"),
-            )
-            plans.append(replace(prefill.plan, device=device, pools=pools))
+    for prefill, decode in _roles(device, found):
+        if load.kind == CONCURRENCY:
+            counts = _Loop(prefill, decode).counts(load.level)
+        else:
+            counts = tuple(math.ceil(load.level / one.level) for one in (prefill, decode))
+        plans.append(_pair(prefill, decode, counts))
     return plans
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A prefill and a decode layout under a closed loop, by what each of them takes alone.
+
+    A client that waits for its first token asks no decode instance, and one that is answered slowly
+    asks no prefill instance. Where both roles are as slow as they were at their capacities, each
+    client asks once in `cycle_s` (Little's law): fewer instances may do than of either role alone,
+    and faster ones of one role may be too many for the other.
+    """
+
+    prefill: Unit
+    decode: Unit
+
+    @property
+    def cycle_s(self) -> float:
+        """From one request of a client to its next one."""
+        prefill, decode = self.prefill.capacity.at, self.decode.capacity.at
+        assert prefill is not None and decode is not None, "both take a level"
+        return prefill.mean_ttft_s + decode.mean_after_s
+
+    def counts(self, clients: float) -> tuple[int, ...]:
+        """Instances of both roles that take so many clients."""
+        per_s = clients / self.cycle_s
+        return tuple(
+            min(math.ceil(clients / one.level), math.ceil(per_s / one.requests_per_s))
+            for one in (self.prefill, self.decode)
+        )
+
+    def clients(self, counts: Sequence[int]) -> float:
+        """Clients that so many instances of both roles take at most."""
+        units = zip(counts, (self.prefill, self.decode), strict=True)
+        return self.cycle_s * min(count * one.requests_per_s for count, one in units)
+
+    def plan(self, counts: tuple[int, ...]) -> Plan:
+        """A deployment of both layouts."""
+        return _pair(self.prefill, self.decode, counts)
+
+
+def _pair(prefill: Unit, decode: Unit, counts: tuple[int, ...]) -> Plan:
+    pools = (
+        Pool(prefill.plan.pools[0].shape, counts[0], "prefill"),
+        Pool(decode.plan.pools[1].shape, counts[1], "decode"),
+    )
+    return replace(prefill.plan, pools=pools)
+
+
+def _roles(device: str, found: Iterable[Unit]) -> Iterable[tuple[Unit, Unit]]:
+    """Any prefill and any decode unit of a device that take some of the load."""
+    usable = [one for one in found if one.plan.device == device and one.capacity.level]
+    prefills = [one for one in usable if one.role == "prefill"]
+    decodes = [one for one in usable if one.role == "decode"]
+    return itertools.product(prefills, decodes)
 
 
 def smallest(bench: Bench, task: tuple[Plan, Question]) -> list[Candidate]:
@@ -609,7 +710,15 @@ def _missed_by(one: Candidate) -> float:
 
 
 def _shrunk(run: _Runs, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """The fewest instances of each pool in turn that meet the targets, by bisection."""
+    """The fewest instances of each pool in turn that meet the targets, by bisection, until none of
+    them can do with fewer: in a closed loop slower decodes spare the prefills, and the reverse.
+    """
+    while (fewer := _shrunk_once(run, counts)) != counts:
+        counts = fewer
+    return counts
+
+
+def _shrunk_once(run: _Runs, counts: tuple[int, ...]) -> tuple[int, ...]:
     for at in range(len(counts)):
         met, missed = counts[at], 0
         while met - missed > 1:

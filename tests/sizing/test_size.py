@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -97,17 +98,107 @@ def test_the_best_is_that_of_an_exhaustive_search(answer: Answer) -> None:
     assert best.plan in least
 
 
-def test_the_headline_is_a_run_of_the_cluster_file(answer: Answer, tmp_path: Path) -> None:
-    best = answer.best
+QUESTIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "faster prefills are too many for one decode": (
+        "Qwen/Qwen3-8B",
+        "L40S",
+        {"concurrency": 20, "slo": "ttft:5000,tpot:20", "output_tokens": "fixed:20", "seed": 109}
+        | {"input": "lognormal:6000", "devices_per_node": 4},
+    ),
+    "slow prompts spare the decodes": (
+        "Qwen/Qwen3-30B-A3B",
+        "H20",
+        {"concurrency": 50, "slo": "ttft:30000,tpot:20", "output_tokens": "fixed:300"}
+        | {"input": "lognormal:4000", "devices_per_node": 4, "seed": 1024},
+    ),
+    "slow answers spare the prefills": (
+        "Qwen/Qwen3-30B-A3B",
+        "H20",
+        {"concurrency": 50, "slo": "ttft:20000,tpot:10", "output_tokens": "lognormal:200"}
+        | {"input": "lognormal:4000", "devices_per_node": 4, "seed": 1030},
+    ),
+    "both in one instance": (
+        MODEL,
+        "L40S",
+        {"concurrency": 20, "slo": "ttft:800,tpot:50", "output_tokens": "lognormal:100"}
+        | {"input": "fixed:1500", "devices_per_node": 4},
+    ),
+    "a rate within tight targets": (
+        MODEL,
+        "A100",
+        {"rate": 12.0, "slo": "ttft:500,tpot:16", "output_tokens": "lognormal:100"}
+        | {"input": "lognormal:800", "devices_per_node": 4},
+    ),
+    "a rate of long prompts": (
+        MODEL,
+        "H20",
+        {"rate": 2.0, "slo": "ttft:6000,tpot:12", "output_tokens": "fixed:100"}
+        | {"input": "lognormal:3000", "devices_per_node": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_deployment_with_fewer_devices_meets_the_targets(name: str) -> None:
+    model, device, asked = QUESTIONS[name]
+    found = size(model, device, **asked)
+    assert found.best is not None
+    fewer = everything(found.found.question, found.best.plan.devices - 1)
+    assert [one.plan.label for one in fewer] == []
+    assert found.best.plan.devices > 1, "or there is nothing to miss"
+
+
+LONG = {"input": "lognormal:1000", "slo": "ttft:3000,tpot:60"}
+EMITTED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "rate": (MODEL, "H100", ASKED),
+    "rate, with a cache below the model's context": ("Qwen/Qwen3-32B", "H100", LONG | {"rate": 1}),
+    "closed loop": (
+        "Qwen/Qwen3-32B",
+        "H100",
+        {"concurrency": 20, "slo": "ttft:8000,tpot:30", "architecture": "pd"}
+        | {"input": "lognormal:2000", "devices_per_node": 2},
+    ),
+    "trace": (
+        MODEL,
+        "H100",
+        {"dataset": "dataset/chat_h100_300.jsonl", "slo": "ttft:500,tpot:30"}
+        | {"architecture": "colocated", "devices_per_node": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EMITTED)
+def test_the_headline_is_a_run_of_the_emitted_files(
+    kind: str, answer: Answer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, device, asked = EMITTED[kind]
+    found = answer if kind == "rate" else size(model, device, **asked)
+    best = found.best
     assert best is not None and best.run is not None
-    emit(best.plan, tmp_path)
-    text_of_load = (
-        f"synthetic:n={best.run.requests},rate=70,input=lognormal:600,output=lognormal:100,seed=1"
-    )
-    summary = llmsim.run(tmp_path / "cluster.json", text_of_load, seed=1).summary
+    emit(best.plan, tmp_path, found.run_arguments)
+    _, _, command = (tmp_path / "llmsim.sh").read_text().splitlines()
+    words = [one.replace("$(dirname $0)", str(tmp_path)) for one in shlex.split(command)]
+    assert words[0] == "llmsim" and words[-1] == "$@"
+    assert main([*words[1:-1], "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
     at = best.run.at(99.0)
-    for metric in ("ttft", "tpot"):
-        assert at[metric] == pytest.approx(summary[f"p99_{metric}_ms"], rel=1e-3)
+    for metric in ("ttft", "tpot", "e2el"):
+        assert at[metric] == pytest.approx(summary[f"p99_{metric}_ms"], rel=1e-4)
+    assert best.run.output_tok_s == pytest.approx(summary["output_throughput"], rel=1e-4)
+    assert not any("would not start" in note for note in summary["notes"])
+    if "cache" in kind:
+        assert "max_model_len" in (tmp_path / "cluster.json").read_text()
+
+
+def test_all_emitted_files_have_one_longest_request(tmp_path: Path) -> None:
+    """The KV of one H100 holds 34,400 of the model's 40,960 tokens, that of two all of them."""
+    pools = Pool(Shape(1), 2, "prefill"), Pool(Shape(2), 1, "decode")
+    emit(Plan("Qwen/Qwen3-32B", "H100", pools), tmp_path)
+    [node] = json.loads((tmp_path / "cluster.json").read_text())["nodes"]
+    longest = {one["pd_type"]: one.get("max_model_len") for one in node["instances"]}
+    assert longest == {"prefill": 34400, "decode": None}
+    lines = [one for one in (tmp_path / "vllm.sh").read_text().splitlines() if " serve " in one]
+    assert ["--max-model-len 34400" in one for one in lines] == [True, True, False]
 
 
 def test_more_load_misses_the_binding_target(answer: Answer) -> None:

@@ -1,12 +1,14 @@
 """Files that start a planned deployment in an engine or an orchestrator."""
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmsim.sizing.emit import compose, kubernetes, servers
 from llmsim.sizing.emit.accelerators import NVIDIA, accelerator_of, vendor_of
-from llmsim.sizing.plan import Plan
+from llmsim.sizing.emit.arguments import longest_that_starts
+from llmsim.sizing.plan import Plan, Pool
 from llmsim.sizing.shapes import AFD
 
 SCRIPT = "vllm.sh"
@@ -20,12 +22,12 @@ WRITERS: dict[str, Callable[[Plan], str]] = {
     "lws.yaml": kubernetes.leader_worker_sets,
 }
 """File name -> its text for a plan."""
-CLUSTER = "cluster.json"
+CLUSTER, RUN = "cluster.json", "llmsim.sh"
 
 
 def cluster_fields(plan: Plan) -> dict[str, Any]:
     """The keys of the cluster file; its nodes have the host memory of `llmsim init`, so that KV
-    tiers and offloading can be tried.
+    tiers and offloading can be tried, and its instances the max_model_len of vLLM's lines.
     """
     from llmsim.api.cluster import HOST_MEMORY
 
@@ -33,8 +35,27 @@ def cluster_fields(plan: Plan) -> dict[str, Any]:
     fields["description"] = fields["description"].replace(
         "latencies and", "latencies, host memory and"
     )
+    for pool in plan.pools:
+        longest = None if pool.shape.ffn else longest_that_starts(plan, pool)
+        if longest is not None:
+            for instance in _instances_of(fields, pool):
+                instance["max_model_len"] = longest
     fields["nodes"] = [{"cpu_mem": dict(HOST_MEMORY), **node} for node in fields["nodes"]]
     return fields
+
+
+def _instances_of(fields: dict[str, Any], pool: Pool) -> list[dict[str, Any]]:
+    """The instances of a cluster file that are of a pool; no two pools have one role."""
+    instances = [one for node in fields["nodes"] for one in node["instances"]]
+    return [one for one in instances if one.get("pd_type") == pool.role]
+
+
+def _run_script(run: Sequence[str]) -> str:
+    """A script that gives the figures of a plan; `run` follows the cluster file of `llmsim run`."""
+    return (
+        "#!/bin/sh\n# The simulation whose latencies and throughput llmsim size has printed.\n"
+        f'llmsim run --cluster-config "$(dirname "$0")/{CLUSTER}" {shlex.join(run)} "$@"\n'
+    )
 
 
 def _writable(plan: Plan) -> list[str]:
@@ -44,8 +65,10 @@ def _writable(plan: Plan) -> list[str]:
     return [name for name in WRITERS if name != DYNAMO or vendor_of(plan) == NVIDIA]
 
 
-def emit(plan: Plan, folder: Path) -> list[Path]:
+def emit(plan: Plan, folder: Path, run: Sequence[str] = ()) -> list[Path]:
     """Writes all files into a folder; raises InputError where that is not possible.
+
+    With `run`, the arguments of `llmsim run` beside the cluster file, a script that runs it, too.
 
     Released engines run attention and FFN on the same devices, so that a plan that has them apart
     is written as a cluster file alone. Manifests are for devices whose containers are known.
@@ -55,6 +78,8 @@ def emit(plan: Plan, folder: Path) -> list[Path]:
 
     check_writable_folder(folder)
     texts = {CLUSTER: json_text(cluster_fields(plan))}
+    if run:
+        texts[RUN] = _run_script(run)
     if plan.architecture != AFD:
         texts |= {name: WRITERS[name](plan) for name in _writable(plan)}
     for name, text in texts.items():

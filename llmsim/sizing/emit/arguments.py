@@ -25,15 +25,17 @@ def vllm_arguments(plan: Plan, pool: Pool) -> list[str]:
         words.append("--enable-expert-parallel")
     for name, value in plan.engine:
         words += _vllm_option(name, value)
-    if (longest := _longest_that_starts(plan, pool)) is not None:
+    if (longest := longest_that_starts(plan, pool)) is not None:
         words += _vllm_option("max_model_len", longest)
     if pool.role:
         words += ["--kv-transfer-config", json.dumps(NIXL, separators=(",", ":"))]
     return words
 
 
-def _longest_that_starts(plan: Plan, pool: Pool) -> int | None:
-    """max_model_len where the KV cache does not hold a request of the model's own length."""
+def longest_that_starts(plan: Plan, pool: Pool) -> int | None:
+    """max_model_len where the KV cache does not hold a request of the model's own length, else
+    None.
+    """
     from llmsim.lowering import LoweringOptions
     from llmsim.lowering.startup import starts_with
     from llmsim.sizing.bounds import first_groups, views_of

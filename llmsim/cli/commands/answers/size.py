@@ -86,7 +86,7 @@ Emit = Annotated[
     typer.Option(
         "--emit",
         help="Writes files that start the best deployment: vLLM, SGLang, Dynamo, llm-d, "
-        "LeaderWorkerSets, Docker compose, and a cluster file.",
+        "LeaderWorkerSets, Docker compose, a cluster file, and the simulation of it.",
         parser=given_path,
         metavar="<path>",
         show_default=False,
@@ -169,7 +169,7 @@ def command(
     if emit is not None:
         from llmsim.sizing.emit import emit as write
 
-        for path in write(answer.best.plan, emit):
+        for path in write(answer.best.plan, emit, answer.run_arguments):
             print(path, file=sys.stderr)
     return 0
 
