@@ -5,6 +5,7 @@ knows each one.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,12 +92,7 @@ def cache_key(request: CostRequest, available: Available) -> str:
     digest = hashlib.sha256(
         f"{CODE_VERSION} {np.__version__}\n{request!r}\n{available!r}\n".encode()
     )
-    for source in sorted(
-        Path(__file__).parent.rglob("*.py")
-    ):  # tables made by other code are not reused
-        digest.update(
-            f"{source.name} {source.stat().st_size} {source.stat().st_mtime_ns}\n".encode()
-        )
+    digest.update(_code().encode())
     if available.bundle is not None:
         for path in available.bundle.paths():
             data = read_content(path)
@@ -109,6 +105,13 @@ def cache_key(request: CostRequest, available: Available) -> str:
     if available.similar is not None:
         digest.update(available.similar.database.fingerprint().encode())
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """Tables that other code made are not reused."""
+    sources = [(one.name, one.stat()) for one in sorted(Path(__file__).parent.rglob("*.py"))]
+    return "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in sources)
 
 
 class _Priced(Struct):

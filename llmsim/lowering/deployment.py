@@ -139,8 +139,12 @@ def _lower_groups(
     known = {} if known is None else known
     kinds: Kinds = {}
     groups = []
+    engines: dict[int, tuple[object, ...]] = {}
+    """By identity: instances of a pool have the same one."""
     for group in deployment.groups:
-        kind = _kind(deployment, group, routes)
+        if id(group.engine) not in engines:
+            engines[id(group.engine)] = _engine_key(group.engine)
+        kind = _kind(deployment, group, engines[id(group.engine)], routes)
         if kind not in known:
             model_index = models.index(group.model_name)
             known[kind] = _lower_in_place(deployment, group, options, model_index, routes)
@@ -176,8 +180,10 @@ def _changes(groups: Sequence[LoweredGroup], options: LoweringOptions) -> list[s
     return [*unproven, *adjustment_notes(options.calibration, options.disabled_terms)]
 
 
-def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[object, ...]:
-    """What a group's tables depend on: groups of equal kind share them."""
+def _kind(
+    deployment: Deployment, group: Group, engine: tuple[object, ...], routes: Routes | None
+) -> tuple[object, ...]:
+    """What a group's tables depend on: groups of equal kind share them. `engine`: its options."""
     layout = (
         group.tp,
         group.ep,
@@ -196,7 +202,7 @@ def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[
         group.hardware,
         layout,
         group.memory,
-        _engine_key(group.engine),
+        engine,
         clock_ppm(deployment.accelerator_power(group)),
         *((group.node, repr(group.offloading)) if offloads else ()),
         *(() if routes is None else routes.signature(routes.domain(deployment, group))),
@@ -204,9 +210,13 @@ def _kind(deployment: Deployment, group: Group, routes: Routes | None) -> tuple[
 
 
 def _afd_key(role: AfdRole | None) -> tuple[object, ...] | None:
-    """What the tables of a group depend on of its role: not which groups it works with."""
+    """What the tables of a group depend on of its role: not which groups it works with, and of
+    attention not how many.
+    """
     if role is None:
         return None
+    if role.domain == "attention":
+        return (role.domain, role.lanes, role.dispatch)
     sides = (len(role.attention), len(role.ffn), role.row_copies)
     return (role.domain, role.lanes, role.dispatch, *sides)
 

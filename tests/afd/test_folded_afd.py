@@ -18,7 +18,8 @@ class Drawn:
     def __init__(self, data: Any) -> None:
         draw = data.draw
         self.rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-        self.attention, self.ffn = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        self.attention, self.ffn = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+        self.alike = draw(st.booleans())
         self.stages, self.lanes = draw(st.integers(1, 2)), draw(st.integers(1, 3))
         self.columns, self.sharing = draw(st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 4)]))
         self.sampled = draw(st.booleans())
@@ -110,9 +111,14 @@ class Drawn:
         ]
 
     def programs(self, gap: int) -> list[Any]:
-        """Attention's, then the FFN's, which have no host between steps."""
+        """Attention's, then the FFN's, which have no host between steps; those of a side may be one
+        program.
+        """
         counts = np.arange(self.f.sizes[FEATURE.TOKENS] + 1)
         padded = np.minimum(-(-counts // 8) * 8, counts[-1])
+        if self.alike:
+            attention, ffn = self.a.program(self._ps(10**8), gap), self.f.program(0, 0, padded)
+            return [attention] * self.attention + [ffn] * self.ffn
         return [
             *(self.a.program(self._ps(10**8), gap) for _ in range(self.attention)),
             *(self.f.program(0, 0, padded) for _ in range(self.ffn)),

@@ -34,28 +34,46 @@ def kv_transfer_config(
     how = deployment.disaggregation
     config = _native.KvTransferConfig(how.push, how.layerwise, kv_places)
     tables: dict[tuple[object, ...], int] = {}
+    alike: dict[tuple[int, int], int] = {}
+    """The table of two groups, by what their KV depends on."""
+    numbers = _kinds(lowered)
+    targets = [group for group in deployment.groups if group.pd_type == "decode"]
     for source in deployment.groups:
-        for target in deployment.groups:
-            if (source.pd_type, target.pd_type) != (
-                "prefill",
-                "decode",
-            ) or source.model_name != target.model_name:
+        if source.pd_type != "prefill":
+            continue
+        for target in targets:
+            if source.model_name != target.model_name:
                 continue
-            a, b = lowered[source.index], lowered[target.index]
-            _check(deployment, source, target, a, b)
-            block_size = b.engine.block_size
-            drafts = tuple(
-                None if one.draft is None else (one.draft.model, one.draft.layout) for one in (a, b)
-            )
-            kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
-            if kind not in tables:
-                tables[kind] = config.add_table(
-                    list(shares_of(a, b)),
-                    block_size,
-                    prefill_all_but_last_token(a.model),
+            pair = numbers[source.index], numbers[target.index]
+            if pair not in alike:
+                a, b = lowered[source.index], lowered[target.index]
+                _check(deployment, source, target, a, b)
+                block_size = b.engine.block_size
+                drafts = tuple(
+                    None if one.draft is None else (one.draft.model, one.draft.layout)
+                    for one in (a, b)
                 )
-            config.add_route(source.index, target.index, tables[kind])
+                kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
+                if kind not in tables:
+                    tables[kind] = config.add_table(
+                        list(shares_of(a, b)),
+                        block_size,
+                        prefill_all_but_last_token(a.model),
+                    )
+                alike[pair] = tables[kind]
+            config.add_route(source.index, target.index, alike[pair])
     return config
+
+
+def _kinds(lowered: Sequence["LoweredGroup"]) -> list[int]:
+    """A number of each group, equal where all is equal that its KV depends on."""
+    numbers: dict[tuple[object, ...], int] = {}
+    found = []
+    for one in lowered:
+        draft = None if one.draft is None else (one.draft.model.name, one.draft.layout)
+        kv = (one.dtypes, one.layout, one.engine.block_size, one.engine.scheduler, draft)
+        found.append(numbers.setdefault((one.model.name, one.model.source, *kv), len(numbers)))
+    return found
 
 
 def shares_of(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:
@@ -106,12 +124,12 @@ def transfer_notes(deployment: Deployment, lowered: Sequence["LoweredGroup"]) ->
     if deployment.disaggregation is None:
         return ()
     how = deployment.disaggregation
-    sizes = {
-        group.model_name: _amount(low)
+    receivers = {
+        group.model_name: low
         for group, low in zip(deployment.groups, lowered, strict=True)
         if group.pd_type == "decode"
     }
-    listed = "; ".join(f"{name}: {size}" for name, size in sizes.items())
+    listed = "; ".join(f"{name}: {_amount(low)}" for name, low in receivers.items())
     what = "layer by layer" if how.layerwise else "whole prompts"
     return (f"disaggregated: KV is {'pushed' if how.push else 'pulled'}, {what} ({listed})",)
 

@@ -42,7 +42,12 @@ def load_model(name_or_path: str) -> ModelConfig:
         return parse_config(
             read_config(path), name=_name_of(path), source=str(path), folder=path.parent
         )
-    name, path = _find_preset(name_or_path)
+    return _preset(*_find_preset(name_or_path))
+
+
+@cache
+def _preset(name: str, path: Path) -> ModelConfig:
+    """A file of the package, which does not change while it runs."""
     fields = read_object(path)
     model = parse_config(fields, name=name, source=f"{LOCATION}/{_preset_id(path)}.json")
     notes = (*fields.get("_notes", ()), *model.notes)

@@ -4,16 +4,84 @@
 
 #include "afd/afd_graph.h"
 #include "afd/contended_afd.h"
+#include "afd/wide_timing.h"
 #include "step/executors/expanded.h"
+#include "step/executors/folded.h"
 
 namespace llmsim {
 
 namespace {
 
+std::vector<const Program*> programs_of(const AfdPricer& pricer) {
+  std::vector<const Program*> programs;
+  for (std::size_t m = 0; m < pricer.num_members(); ++m)
+    programs.push_back(&pricer.member(m).program());
+  return programs;
+}
+
+bool drafts(const AfdPricer& pricer) { return pricer.member(0).drafter() != nullptr; }
+
 bool travels(const PriceKey& key) {
   return key.role == NodeRole::kM2nSend || key.role == NodeRole::kM2nReceive ||
          key.role == NodeRole::kM2nLatency;
 }
+
+// Node by node: as its timing wants the graph, and with spans of nodes where these are recorded.
+class NodeTimer final : public AfdTimer {
+ public:
+  NodeTimer(StepGraph graph, std::unique_ptr<StepTiming> timing)
+      : graph_(std::move(graph)), timing_(std::move(timing)), carry_(graph_), before_(graph_) {}
+
+  void run(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) override {
+    pricer.fill(graph_, prices_);
+    before_ = carry_;
+    run_at_once(start, times);
+    timing_->run(graph_, prices_, start, carry_, times.starts, times.ends);
+    note_spans(pricer, steps_++, graph_, prices_, *timing_, timing_->node_ends(), false);
+  }
+
+ private:
+  void run_at_once(const StepStart& start, AfdTimes& times) {
+    StepPrices prices = prices_;
+    Ps moved = 0;
+    for (std::size_t i = 0; i < graph_.prices.size(); ++i)
+      if (travels(graph_.prices[i])) moved += std::exchange(prices.ps[i], 0);
+    if (moved > 0) {
+      timing_->run(graph_, prices, start, before_, times.starts, times.at_once);
+    } else {
+      std::ranges::fill(times.at_once, kNever);
+    }
+  }
+
+  StepGraph graph_;
+  std::unique_ptr<StepTiming> timing_;
+  StepPrices prices_;
+  StepCarry carry_, before_;
+  std::int64_t steps_ = 0;  // so far
+};
+
+class WideTimer final : public AfdTimer {
+ public:
+  explicit WideTimer(const AfdPricer& pricer)
+      : graphs_(pricer.config(), programs_of(pricer), false, drafts(pricer)),
+        timing_(graphs_),
+        at_once_(graphs_),
+        free_(graphs_.num_streams(), 0) {}
+
+  void run(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) override {
+    pricer.fill(graphs_.kinds(), graphs_.keys(), graphs_.segments(), prices_);
+    const auto at_once = at_once_.ends(prices_, start, free_, timing_);
+    std::ranges::copy(at_once, times.at_once.begin());
+    timing_.run(prices_, start, free_, times.starts, times.ends);
+  }
+
+ private:
+  WideGraphs graphs_;
+  WideTiming timing_;
+  AtOnce at_once_;
+  AfdPrices prices_;
+  std::vector<Ps> free_;  // StepCarry::free
+};
 
 }  // namespace
 
@@ -45,63 +113,43 @@ void AfdStep::count(const AfdPricer& pricer, std::span<const Ps> starts,
   }
 }
 
-AtOnce::AtOnce(const StepGraph& graph, std::size_t members)
-    : carry_(graph), starts_(members), ends_(members) {
-  for (std::size_t i = 0; i < graph.prices.size(); ++i)
-    if (travels(graph.prices[i])) travelling_.push_back(i);
-}
-
-std::span<const Ps> AtOnce::ends(const StepGraph& graph, const StepPrices& prices,
-                                 const StepStart& start, const StepCarry& carry,
-                                 StepTiming& timing) {
-  prices_ = prices;
-  Ps moved = 0;
-  for (const std::size_t price : travelling_) moved += std::exchange(prices_.ps[price], 0);
-  if (moved == 0) {
-    ends_.assign(ends_.size(), kNever);
-    return ends_;
-  }
-  carry_ = carry;
-  timing.run(graph, prices_, start, carry_, starts_, ends_);
-  return ends_;
-}
-
-AfdExecutor::AfdExecutor(AfdPricer pricer, StepGraph graph, std::unique_ptr<StepTiming> timing)
-    : pricer_(std::move(pricer)),
-      graph_(std::move(graph)),
-      timing_(std::move(timing)),
-      carry_(graph_),
-      at_once_(graph_, pricer_.num_members()),
-      starts_(pricer_.num_members()),
-      ends_(pricer_.num_members()) {}
+AfdExecutor::AfdExecutor(AfdPricer pricer, std::unique_ptr<AfdTimer> timer)
+    : pricer_(std::move(pricer)), timer_(std::move(timer)), times_(pricer_.num_members()) {}
 
 void AfdExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                         StepSink& sink) {
+  if (timer_ == nullptr && pricer_.member(0).spans() == nullptr)
+    timer_ = std::make_unique<WideTimer>(pricer_);
+  if (timer_ == nullptr)
+    timer_ = std::make_unique<NodeTimer>(
+        afd_graph(pricer_.config(), programs_of(pricer_), false, drafts(pricer_)),
+        std::make_unique<FoldedTiming>());
   pricer_.begin(batches);
-  pricer_.fill(graph_, prices_);
-  const auto at_once = at_once_.ends(graph_, prices_, start, carry_, *timing_);
-  timing_->run(graph_, prices_, start, carry_, starts_, ends_);
-  note_spans(pricer_, steps_++, graph_, prices_, *timing_, timing_->node_ends(), false);
+  timer_->run(pricer_, start, times_);
   const AfdStep step(pricer_);
-  step.count(pricer_, starts_, ends_);
-  for (std::size_t m = 0; m < batches.size(); ++m)
-    sink.timed(m, step.times(pricer_, m, starts_[m], ends_[m], at_once[m]), start.now);
+  step.count(pricer_, times_.starts, times_.ends);
+  for (std::size_t m = 0; m < batches.size(); ++m) {
+    const StepTimes times =
+        step.times(pricer_, m, times_.starts[m], times_.ends[m], times_.at_once[m]);
+    sink.timed(m, times, start.now);
+  }
 }
 
 std::unique_ptr<StepExecutor> afd_executor(std::vector<GroupCosts*> members, AfdConfig config,
                                            bool exact, std::vector<SharedPort> ports) {
-  std::vector<const Program*> programs;
-  for (const GroupCosts* member : members) programs.push_back(&member->program());
-  const bool drafts = members.front()->drafter() != nullptr;
-  StepGraph graph = afd_graph(config, programs, exact, drafts);
-  const auto shared = members.front()->shared_program();
+  const auto program = members.front()->shared_program();
   AfdPricer pricer(std::move(members), std::move(config));
-  if (!ports.empty())
-    return std::make_unique<ContendedAfdExecutor>(std::move(pricer), std::move(graph),
+  if (!ports.empty()) {
+    auto graphs =
+        std::make_unique<WideGraphs>(pricer.config(), programs_of(pricer), exact, drafts(pricer));
+    return std::make_unique<ContendedAfdExecutor>(std::move(pricer), std::move(graphs),
                                                   std::move(ports), exact);
-  std::unique_ptr<StepTiming> timing = std::make_unique<FoldedTiming>();
-  if (exact) timing = std::make_unique<ExpandedTiming>(shared, graph.units, nullptr);
-  return std::make_unique<AfdExecutor>(std::move(pricer), std::move(graph), std::move(timing));
+  }
+  if (!exact) return std::make_unique<AfdExecutor>(std::move(pricer), nullptr);
+  StepGraph graph = afd_graph(pricer.config(), programs_of(pricer), true, drafts(pricer));
+  auto timing = std::make_unique<ExpandedTiming>(program, graph.units, nullptr);
+  return std::make_unique<AfdExecutor>(
+      std::move(pricer), std::make_unique<NodeTimer>(std::move(graph), std::move(timing)));
 }
 
 }  // namespace llmsim

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "afd/afd_pricer.h"
-#include "step/executors/folded.h"
+#include "step/executors/executor.h"
 
 namespace llmsim {
 
@@ -25,38 +25,31 @@ class AfdStep {
   Ps ffn_busy_ = 0;
 };
 
-// Steps as they were if nothing between attention and FFN took time.
-class AtOnce {
- public:
-  AtOnce(const StepGraph& graph, std::size_t members);
-  // The members' ends in a step with these prices, from `now` on, after one that left `carry`;
-  // kNever where nothing travels.
-  std::span<const Ps> ends(const StepGraph& graph, const StepPrices& prices, const StepStart& start,
-                           const StepCarry& carry, StepTiming& timing);
+// Starts and ends of a step by member, and its ends if nothing between attention and FFN took time;
+// kNever where nothing travels.
+struct AfdTimes {
+  explicit AfdTimes(std::size_t members) : starts(members), ends(members), at_once(members) {}
+  std::vector<Ps> starts, ends, at_once;
+};
 
- private:
-  std::vector<std::size_t> travelling_;  // prices of what is on its way
-  StepPrices prices_;
-  StepCarry carry_;
-  std::vector<Ps> starts_, ends_;  // by member
+// Times the steps that a pricer has begun, one after the other.
+class AfdTimer {
+ public:
+  virtual ~AfdTimer() = default;
+  virtual void run(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) = 0;
 };
 
 class AfdExecutor final : public StepExecutor {
  public:
-  // `graph` is one of `afd_graph`, as the timing wants it.
-  AfdExecutor(AfdPricer pricer, StepGraph graph, std::unique_ptr<StepTiming> timing);
+  // `timer`: null where the pricer's members are timed class by class.
+  AfdExecutor(AfdPricer pricer, std::unique_ptr<AfdTimer> timer);
   void begin(std::span<const Batch* const> batches, const StepStart& start,
              StepSink& sink) override;
 
  private:
   AfdPricer pricer_;
-  StepGraph graph_;
-  std::unique_ptr<StepTiming> timing_;
-  StepPrices prices_;
-  StepCarry carry_;
-  AtOnce at_once_;
-  std::vector<Ps> starts_, ends_;  // by member
-  std::int64_t steps_ = 0;         // so far
+  std::unique_ptr<AfdTimer> timer_;  // null: before the first step
+  AfdTimes times_;
 };
 
 // Of the members of a lock-step group: folded, or with `exact` every unit's nodes in the engine.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
-#include <utility>
 
 namespace llmsim {
 
@@ -11,9 +10,11 @@ namespace {
 
 class AfdPass {
  public:
-  AfdPass(const AfdConfig& config, std::span<const Program* const> programs, bool full, bool drafts)
+  AfdPass(const AfdConfig& config, std::span<const Program* const> programs, bool full, bool drafts,
+          Segments& segments)
       : config_(config),
         programs_(programs),
+        segments_(segments),
         full_(full),
         drafts_(drafts),
         members_(static_cast<std::int32_t>(programs.size())),
@@ -43,6 +44,7 @@ class AfdPass {
     }
     stage_ = stages_ - 1;
     end();
+    builder_.graph().segments = segments_.all();
     return std::move(builder_.graph());
   }
 
@@ -176,16 +178,8 @@ class AfdPass {
         node.execution = execution;
       }
     }
-    if (operators.size() > 1) key.segment = segment_of(member, parts);
+    if (operators.size() > 1) key.segment = segments_.number(program, parts);
     return builder_.add(node, key, waits, draws);
-  }
-
-  std::int32_t segment_of(std::int32_t member, const Segment::Parts& parts) {
-    auto& segments = builder_.graph().segments;
-    const auto number = static_cast<std::int32_t>(segments.size());
-    const auto [found, is_new] = segment_of_.try_emplace({programs_[at(member)], parts}, number);
-    if (is_new) segments.push_back(std::make_shared<const Segment>(*programs_[at(member)], parts));
-    return found->second;
   }
 
   // Sampled times differ from layer to layer, so that none of them can be leapt over.
@@ -281,6 +275,7 @@ class AfdPass {
 
   const AfdConfig& config_;
   std::span<const Program* const> programs_;
+  Segments& segments_;
   const bool full_, drafts_;
   std::int32_t members_, attention_, stages_;
   StepGraphBuilder builder_;
@@ -291,15 +286,27 @@ class AfdPass {
   std::vector<std::int64_t> draws_before_;       // by member: draws of those before it in a lane
   std::int64_t draws_ = 0;                       // of all members in one lane
   std::vector<std::int32_t> launched_;
-  std::map<std::pair<const Program*, Segment::Parts>, std::int32_t> segment_of_;
   std::int32_t stage_ = 0;
 };
 
 }  // namespace
 
+std::int32_t Segments::number(const Program& program, const Segment::Parts& parts) {
+  const auto next = static_cast<std::int32_t>(all_.size());
+  const auto [found, is_new] = number_.try_emplace({&program, parts}, next);
+  if (is_new) all_.push_back(std::make_shared<const Segment>(program, parts));
+  return found->second;
+}
+
 StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full,
                     bool drafts) {
-  return AfdPass(config, programs, full, drafts).build();
+  Segments segments;
+  return afd_graph(config, programs, full, drafts, segments);
+}
+
+StepGraph afd_graph(const AfdConfig& config, std::span<const Program* const> programs, bool full,
+                    bool drafts, Segments& segments) {
+  return AfdPass(config, programs, full, drafts, segments).build();
 }
 
 void number_rows(StepGraph& graph) {

@@ -185,7 +185,8 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
   count_rows();
 }
 
-AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const PriceKey& key) const {
+AfdPricer::Amount AfdPricer::operator_amount(const KnownSegments& segments,
+                                             const PriceKey& key) const {
   const MemberStep& step = steps_[at(key.lane - 1)][at(key.member)];
   if (step.place.tokens == 0) {
     const bool whole =
@@ -193,7 +194,7 @@ AfdPricer::Amount AfdPricer::operator_amount(const StepGraph& graph, const Price
         program(at(key.member)).operators()[at(key.op)].feature == Feature::kSequences;
     if (!whole) return {};
   }
-  if (key.segment >= 0) return {graph.segments[at(key.segment)]->price(step.place, step.attention)};
+  if (key.segment >= 0) return {segments[at(key.segment)]->price(step.place, step.attention)};
   const Operator& op = program(at(key.member)).operators()[at(key.op)];
   if (op.kind == NodeKind::kAttention) return {step.attention[at(op.attention)].ps, 0, 1};
   const std::int64_t units = step.place.at(op.feature);
@@ -229,7 +230,7 @@ AfdPricer::Amount AfdPricer::moved(const PriceKey& key) const {
   return {transfer_time(bytes, bytes_per_s(at(key.member))), bytes};
 }
 
-AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key) const {
+AfdPricer::Amount AfdPricer::amount(const KnownSegments& segments, const PriceKey& key) const {
   switch (key.role) {
     case NodeRole::kPrepare:
       return {preparing(at(key.member), key.execution)};
@@ -247,7 +248,7 @@ AfdPricer::Amount AfdPricer::amount(const StepGraph& graph, const PriceKey& key)
     case NodeRole::kEnd:
       return {host_gap(at(key.member))};
     case NodeRole::kOperator:
-      return operator_amount(graph, key);
+      return operator_amount(segments, key);
     case NodeRole::kM2nSend:
     case NodeRole::kM2nReceive:
       return moved(key);
@@ -269,7 +270,26 @@ Ps AfdPricer::host_gap(std::size_t member) const {
 }
 
 void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {
-  fill_prices(graph, prices, [&](const PriceKey& key) { return amount(graph, key); });
+  fill_prices(graph, prices, [&](const PriceKey& key) { return amount(graph.segments, key); });
+  prices.draws = draws_;
+}
+
+void AfdPricer::fill(const MemberKinds& kinds, const KindKeys& keys, const Segments& segments,
+                     AfdPrices& prices) const {
+  prices.kinds.resize(kinds.size());
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    KindPrices& of_kind = prices.kinds[kind];
+    of_kind.ps.clear();
+    of_kind.bytes.clear();
+    for (PriceKey key : keys.of(kind)) {
+      for (const std::int32_t member : kinds.members(kind)) {
+        key.member = member;
+        const Amount one = amount(segments.all(), key);
+        of_kind.ps.push_back(one.ps);
+        of_kind.bytes.push_back(one.bytes);
+      }
+    }
+  }
   prices.draws = draws_;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "afd/afd_config.h"
+#include "afd/member_classes.h"
 #include "step/step_prices.h"
 
 namespace llmsim {
@@ -28,6 +29,9 @@ class AfdPricer {
   void begin(std::span<const Batch* const> batches);
   // Prices of the graph's nodes in the step that `begin` was called for.
   void fill(const StepGraph& graph, StepPrices& prices) const;
+  // The same by kinds of members, whose keys name these segments.
+  void fill(const MemberKinds& kinds, const KindKeys& keys, const Segments& segments,
+            AfdPrices& prices) const;
   OpenStep open(std::size_t member) const;
   // What a member brings to a lane of the step, and that lane's batch.
   const MemberStep& lane(std::size_t lane, std::size_t member) const {
@@ -50,8 +54,9 @@ class AfdPricer {
   void count_rows();
   Ps host_gap(std::size_t member) const;
   Ps preparing(std::size_t member, std::int32_t stage) const;
-  Amount amount(const StepGraph& graph, const PriceKey& key) const;
-  Amount operator_amount(const StepGraph& graph, const PriceKey& key) const;
+  using KnownSegments = std::vector<std::shared_ptr<const Segment>>;
+  Amount amount(const KnownSegments& segments, const PriceKey& key) const;
+  Amount operator_amount(const KnownSegments& segments, const PriceKey& key) const;
   Amount moved(const PriceKey& key) const;
   const PortBytes& port(std::size_t member, std::size_t hop, bool out) const;
 

@@ -1,69 +1,81 @@
 #include "afd/contended_afd.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
-
-#include "afd/afd_graph.h"
 
 namespace llmsim {
 
 namespace {
 
 constexpr std::size_t kNoPort = ~std::size_t{0};
-constexpr std::uint64_t kEnd = std::uint64_t{1} << 31;  // of a member, in place of a node
+// Of what the executor hears: that ends are certain, or that an expected row begins. Else a row has
+// landed.
+constexpr std::uint64_t kEnds = std::uint64_t{1} << 31, kRowBegins = std::uint64_t{1} << 30;
+constexpr std::uint64_t kPlaceBits = 16;
 
-StepGraph numbered(StepGraph graph) {
-  number_rows(graph);
-  return graph;
-}
-
-std::uint64_t token_of(std::int64_t step, std::uint64_t what) {
-  return static_cast<std::uint64_t>(step) << 32 | what;
+bool is_row(const StepNode& node) {
+  return node.role == NodeRole::kM2nSend || node.role == NodeRole::kM2nReceive;
 }
 
 }  // namespace
 
-ContendedAfdExecutor::ContendedAfdExecutor(AfdPricer pricer, StepGraph graph,
+ContendedAfdExecutor::ContendedAfdExecutor(AfdPricer pricer, std::unique_ptr<WideGraphs> graphs,
                                            std::vector<SharedPort> ports, bool exact)
     : pricer_(std::move(pricer)),
-      graph_(std::move(graph)),
-      nodes_(numbered(unrolled(graph_))),
+      graphs_(std::move(graphs)),
       ports_(std::move(ports)),
+      is_open_(ports_.size(), true),
       exact_(exact),
-      at_once_(graph_, pricer_.num_members()),
-      carry_(graph_),
-      moving_(nodes_.nodes.size()),
-      runs_(nodes_, *this) {
-  for (const SharedPort& port : ports_)
+      timing_(*graphs_),
+      at_once_(*graphs_),
+      carry_(graphs_->num_streams(), 0),
+      runs_(*this) {
+  const StepGraph& graph = graphs_->folded().graph;
+  port_at_.assign(pricer_.num_members() * at(graph.stages) * 2, kNoPort);
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    const SharedPort& port = ports_[i];
     if (port.member < 0 || at(port.member) >= pricer_.num_members() || port.stage < 0 ||
-        port.stage >= graph_.stages || port.flows.empty())
+        port.stage >= graph.stages || port.flows.empty())
       throw std::invalid_argument("a port of no unit, or without a flow");
-  for (const StepNode& node : nodes_.nodes) port_at_.push_back(port_of(node));
-  for (const Block& block : graph_.blocks) {
-    for (std::int32_t i = block.first; i < block.last; ++i)
-      if (const std::size_t port = port_of(graph_.nodes[at(i)]); port != kNoPort)
-        rows_.push_back({at(i), port, block.repeat});
+    if (port.out) sends_share_[pricer_.attends(at(port.member))] = true;
+    std::size_t& there = port_at_[at((port.member * graph.stages + port.stage) * 2 + port.out)];
+    if (there == kNoPort) there = i;
   }
+  for (const Block& block : graph.blocks)
+    for (std::int32_t i = block.first; i < block.last; ++i)
+      if (is_row(graph.nodes[at(i)])) folded_rows_.push_back({i, block.repeat});
 }
 
-std::size_t ContendedAfdExecutor::port_of(const StepNode& node) const {
-  const bool out = node.role == NodeRole::kM2nSend;
-  if (!out && node.role != NodeRole::kM2nReceive) return kNoPort;
-  const std::int32_t stage = node.stream / kNumDeviceStreams % graph_.stages;
-  const auto found = std::ranges::find_if(ports_, [&](const SharedPort& port) {
-    return port.member == node.member && port.stage == stage && port.out == out;
-  });
-  return found == ports_.end() ? kNoPort : static_cast<std::size_t>(found - ports_.begin());
+std::size_t ContendedAfdExecutor::port_of(const StepNode& node, std::size_t member) const {
+  if (!is_row(node)) return kNoPort;
+  const auto stages = static_cast<std::size_t>(graphs_->folded().graph.stages);
+  const std::size_t stage = at(node.stream / kNumDeviceStreams) % stages;
+  return port_at_[(member * stages + stage) * 2 + (node.role == NodeRole::kM2nSend)];
+}
+
+std::vector<std::size_t> ContendedAfdExecutor::open_ports() const {
+  std::vector<std::size_t> found;
+  for (std::size_t port = 0; port < is_open_.size(); ++port)
+    if (is_open_[port]) found.push_back(port);
+  return found;
+}
+
+bool ContendedAfdExecutor::all_open() const {
+  return std::ranges::all_of(is_open_, [](bool one) { return one; });
 }
 
 void ContendedAfdExecutor::start(SharedNetwork* network, Ps /*now*/) {
   if (network == nullptr)
     throw std::invalid_argument("rows that meet other transfers need the network");
   network_ = network;
+  port_on_.assign(network->num_links(), kNoPort);
   std::vector<std::int64_t> rates;
-  for (const SharedPort& port : ports_) {
-    bundles_.push_back(network->add_bundle(port.flows));
-    rates.push_back(pricer_.bytes_per_s(at(port.member)));
+  for (std::size_t i = 0; i < ports_.size(); ++i) {
+    bundles_.push_back(network->add_bundle(ports_[i].flows));
+    rates.push_back(pricer_.bytes_per_s(at(ports_[i].member)));
+    for (const PartialFlow& flow : ports_[i].flows)
+      for (const NetworkLinkId link : flow.links) port_on_[link] = i;
   }
   folds_ = !exact_ && network->known_alone(bundles_, rates);
 }
@@ -72,159 +84,364 @@ void ContendedAfdExecutor::begin(std::span<const Batch* const> batches, const St
                                  StepSink& sink) {
   sink_ = &sink;
   pricer_.begin(batches);
+  auto prices = std::make_shared<AfdPrices>();
+  pricer_.fill(graphs_->kinds(), graphs_->keys(), graphs_->segments(), *prices);
   const std::vector<Ps> unknown(batches.size(), kNever);
   const std::vector<bool> nobody(batches.size(), false);
-  open_.push_back(
-      {AfdStep(pricer_), start, {}, unknown, unknown, {}, nobody, batches.size(), false, {}, {}});
-  Open& step = open_.back();
-  pricer_.fill(graph_, step.prices);
+  open_.push_back({.step = AfdStep(pricer_),
+                   .start = start,
+                   .prices = std::move(prices),
+                   .starts = unknown,
+                   .ends = unknown,
+                   .at_once = {},
+                   .told = nobody,
+                   .left = batches.size(),
+                   .free = {},
+                   .certain = unknown,
+                   .calls = {},
+                   .rows = {}});
   if (mode_ == Mode::kFolded) return fold(last(), start.now);
-  runs_.begin(step.prices, start, start.now);
-  if (mode_ == Mode::kFolding) fold_all(start.now);
+  if (open_.size() == 1 && may_close(first_)) return close_ports(start.now);
+  if (!runs_.started()) choose_classes(first_, carry_);
+  runs_now_ = true;
+  runs_.begin(open_.back().prices, start, start.now);
+  finish(start.now);
 }
 
-// At the first row of a step, when all steps before it are done, and nobody is on the ports.
-bool ContendedAfdExecutor::may_fold(std::int64_t step) {
-  return folds_ && mode_ == Mode::kRuns && runs_.oldest() == step && step >= first_ &&
-         !open(step).moved && pricer_.member(0).spans() == nullptr && network_->silent(bundles_);
+// What came up while nodes ran.
+void ContendedAfdExecutor::finish(Ps now) {
+  runs_now_ = false;
+  if (!met_.empty()) act_on_met(now);
+  if (mode_ == Mode::kClosing) close_ports(now);
 }
 
-// No row of an open step has begun.
-void ContendedAfdExecutor::fold_all(Ps now) {
-  std::ranges::copy(runs_.free(), carry_.free.begin());
-  if (!network_->watch(bundles_, *this, now)) return run_again(now, carry_.free);
-  runs_.restart(first_, carry_.free);
+// When the streams were free before the oldest open step, or are after all steps.
+std::vector<Ps> ContendedAfdExecutor::free_before() const {
+  if (!open_.empty() && !open_.front().free.empty()) return open_.front().free;
+  std::vector<Ps> free = carry_;
+  if (mode_ != Mode::kFolded && runs_.started()) runs_.copy_free(free);
+  return free;
+}
+
+// While no row of an open step has begun in the network, where nobody is on a port.
+bool ContendedAfdExecutor::may_close(std::int64_t step) const {
+  if (!folds_ || mode_ != Mode::kRuns || step != first_ || records()) return false;
+  if (std::ranges::any_of(open_, [](const Open& one) { return one.moved; })) return false;
+  const auto silent = [&](std::size_t port) { return network_->silent({&bundles_[port], 1}); };
+  const std::vector<std::size_t> open = open_ports();
+  return may_part() ? std::ranges::any_of(open, silent) : std::ranges::all_of(open, silent);
+}
+
+void ContendedAfdExecutor::close_ports(Ps now) {
+  carry_ = free_before();
+  std::vector<BundleId> silent;
+  for (const std::size_t port : open_ports()) {
+    if (!network_->silent({&bundles_[port], 1})) continue;
+    silent.push_back(bundles_[port]);
+    is_open_[port] = false;
+  }
+  for (Open& step : open_) step.rows.clear();
+  if (!network_->watch(silent, *this, now)) return open_all(now);
+  if (!open_ports().empty()) return run_again(now);
   mode_ = Mode::kFolded;
   const std::int64_t end = last();
   for (std::int64_t step = first_; step <= end && mode_ == Mode::kFolded; ++step) fold(step, now);
 }
 
-void ContendedAfdExecutor::fold(std::int64_t number, Ps now) {
-  Open& step = open(number);
-  step.free = carry_.free;
-  know_at_once(step);
-  timing_.run(graph_, step.prices, step.start, carry_, step.starts, step.ends);
-  if (std::ranges::max(step.ends) <= network_->next_look()) return expect_ends(number, now);
-  network_->forget(*this);
-  met(now);
+void ContendedAfdExecutor::open_all(Ps now) {
+  for (std::size_t port = 0; port < is_open_.size(); ++port)
+    if (!is_open_[port]) network_->forget(bundles_[port]);
+  is_open_.assign(is_open_.size(), true);
+  run_again(now);
 }
 
-// A member's end is certain when its last row has come through a port of its own, and at the latest
-// when it is there. Where no row takes a port, nobody can come.
-void ContendedAfdExecutor::expect_ends(std::int64_t number, Ps now) {
-  Open& step = open(number);
-  const auto node_ends = timing_.node_ends();
-  std::vector<Ps> last_row(step.ends.size(), kNever);
-  bool any = false;
-  for (const Rows& rows : rows_) {
-    const StepNode& node = graph_.nodes[rows.node];
-    if (step.prices.bytes[at(node.price)] == 0) continue;
-    any = true;
-    Ps& last = last_row[at(node.member)];
-    last = std::max(last == kNever ? 0 : last, node_ends[rows.node]);
+// Somebody comes to a port, or looks at it: all that has begun there by now goes on in the network.
+void ContendedAfdExecutor::met(std::span<const NetworkLinkId> links, Ps now) {
+  for (const NetworkLinkId link : links) {
+    const std::size_t port = port_on_[link];
+    if (port != kNoPort && !is_open_[port] && !std::ranges::count(met_, port)) met_.push_back(port);
   }
-  step.certain.assign(step.ends.size(), now);
-  for (std::size_t m = 0; m < step.ends.size(); ++m) {
-    Ps& certain = step.certain[m];
-    if (any) certain = last_row[m] == kNever ? step.ends[m] : std::min(last_row[m], step.ends[m]);
-    if (number > first_) certain = std::max(certain, open(number - 1).certain[m]);
-    certain = std::max(certain, now);
-  }
-  const std::vector<Ps> certain = step.certain;
-  const bool waits = any || number > first_;
-  for (std::size_t m = 0; m < certain.size(); ++m) {
-    if (waits) {
-      network_->call_at(certain[m], now, *this, token_of(number, kEnd | m));
-    } else {
-      tell(number, m, now);
-    }
-  }
+  if (!runs_now_ && !met_.empty()) act_on_met(now);
 }
 
-// Somebody comes to a port, or looks at it: all that has begun by now goes on in the network.
-void ContendedAfdExecutor::met(Ps now) {
-  run_again(now, open_.empty() ? carry_.free : open_.front().free);
+void ContendedAfdExecutor::act_on_met(Ps now) {
+  const std::vector<std::size_t> met = std::exchange(met_, {});
+  if (!may_part()) return open_all(now);
+  for (const std::size_t port : met) {
+    is_open_[port] = true;
+    network_->forget(bundles_[port]);
+  }
+  run_again(now);
 }
 
-// All open steps, on streams that were free at these times.
-void ContendedAfdExecutor::run_again(Ps now, std::vector<Ps> free) {
+void ContendedAfdExecutor::run_again(Ps now) {
+  const std::vector<Ps> free = free_before();
   mode_ = Mode::kCatchingUp;
-  runs_.restart(first_, free);
+  choose_classes(first_, free);
+  runs_now_ = true;
   const std::int64_t end = last();
   for (std::int64_t number = first_; number <= end; ++number) {
     Open& step = open(number);
     step.at_once.clear();
+    step.free.clear();
+    step.calls.clear();
+    step.certain.assign(step.certain.size(), kNever);
     runs_.begin(step.prices, step.start, now);
   }
   mode_ = Mode::kRuns;
+  finish(now);
 }
 
-bool ContendedAfdExecutor::moves(std::int64_t number, std::int32_t node, Ps begin, Ps now) {
-  if (mode_ == Mode::kFolding) return true;
-  const StepPrices& prices = runs_.prices(number);
-  const StepNode& moved = nodes_.nodes[at(node)];
-  const Ps alone = begin + prices.of(nodes_, moved, 0);
-  if (begins_unit(moved)) note_span(number, moved, begin, alone);
-  const std::size_t port = port_at_[at(node)];
-  if (port == kNoPort) return false;
-  const std::int64_t bytes = prices.bytes[at(moved.price)];
-  if (bytes == 0) return false;
-  if (may_fold(number)) {
-    mode_ = Mode::kFolding;
-    return true;
+// Members with an open port are classes of their own; few numbers of them need few graphs.
+void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const Ps> free) {
+  const MemberKinds& kinds = graphs_->kinds();
+  std::vector<bool> apart(kinds.num_members(), all_open());
+  for (const std::size_t port : open_ports()) apart[at(ports_[port].member)] = true;
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    const auto& members = kinds.members(kind);
+    const auto is_apart = [&](std::int32_t member) { return static_cast<bool>(apart[at(member)]); };
+    const auto so_far = static_cast<std::size_t>(std::ranges::count_if(members, is_apart));
+    if (so_far == 0) continue;
+    std::size_t more = std::bit_ceil(so_far) - so_far;
+    for (const std::int32_t member : members) {
+      if (more == 0) break;
+      if (is_apart(member)) continue;
+      apart[at(member)] = true;
+      --more;
+    }
   }
-  if (number >= first_) open(number).moved = true;
-  moving_[at(node)] = {begin, alone};
-  const std::uint64_t token = token_of(number, static_cast<std::uint32_t>(node));
-  if (begin < now)
-    return network_->go_on(bundles_[port], bytes, begin, now, *this, token, Purpose::kM2n);
-  network_->start_at(bundles_[port], bytes, begin, now, *this, token, Purpose::kM2n);
-  return true;
+  std::vector<MemberClass> classes = classes_of(kinds, apart);
+  const WideGraph& graph = graphs_->apart(classes);
+  class_of_.assign(kinds.num_members(), 0);
+  in_class_.assign(kinds.num_members(), 0);
+  for (std::size_t c = 0; c < classes.size(); ++c)
+    for (std::size_t i = 0; i < classes[c].members.size(); ++i) {
+      class_of_[at(classes[c].members[i])] = static_cast<std::int32_t>(c);
+      in_class_[at(classes[c].members[i])] = i;
+    }
+  std::vector<bool> asks(graph.nodes.size(), false);
+  position_.assign(graph.nodes.size(), {kNoPort, 0});
+  row_nodes_.assign(ports_.size(), {});
+  last_rows_.assign(classes.size(), {});
+  std::vector<std::int32_t> last(at(graph.graph.units * kNumDeviceStreams), -1);
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.nodes.size()); ++i) {
+    const StepNode& node = graph.graph.nodes[at(i)];
+    asks[at(i)] = records() && begins_unit(node);
+    if (!is_row(node)) continue;
+    last[at(node.stream)] = i;
+    const MemberClass& mine = classes[at(node.member)];
+    const std::size_t port = port_of(node, at(mine.members[0]));
+    if (mine.members.size() > 1 || port == kNoPort || !is_open_[port]) continue;
+    asks[at(i)] = true;
+    position_[at(i)] = {port, row_nodes_[port].size()};
+    row_nodes_[port].push_back(i);
+  }
+  for (const std::int32_t node : last)
+    if (node >= 0) last_rows_[at(graph.graph.nodes[at(node)].member)].push_back(node);
+  ++restarts_;
+  runs_.restart(number, graph, kinds, std::move(classes), std::move(asks), free);
+}
+
+Ps ContendedAfdExecutor::end_of(std::int64_t number, std::int32_t node, Ps begin, Ps alone,
+                                Ps now) {
+  if (mode_ == Mode::kClosing) return kNever;
+  const StepNode& moved = runs_.graph().graph.nodes[at(node)];
+  if (begins_unit(moved)) note_span(number, moved, begin, alone);
+  const auto [port, place] = position_[at(node)];
+  if (port == kNoPort) return alone;
+  const std::int64_t bytes = runs_.bytes(number, node);
+  if (bytes == 0) return alone;
+  if (may_close(number)) {
+    mode_ = Mode::kClosing;
+    return kNever;
+  }
+  return move(number, port, place, begin, alone, bytes, now);
+}
+
+// A row on an open port. Where others are closed, what it waits for may still be delayed until it
+// begins, so that it begins in the network only then.
+Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t place, Ps begin,
+                              Ps alone, std::int64_t bytes, Ps now) {
+  Open& step = open(number);
+  step.rows.resize(ports_.size());
+  step.rows[port].resize(row_nodes_[port].size());
+  Row& row = step.rows[port][place];
+  row.restarts = restarts_;
+  if (row.state == Row::State::kLanded) return row.end;
+  if (row.state == Row::State::kMoving) return kNever;
+  row.begin = begin;
+  row.alone = row.end = alone;
+  row.bytes = bytes;
+  const std::uint64_t name = port << kPlaceBits | place;
+  if (begin > now && !all_open()) {
+    row.state = Row::State::kExpected;
+    network_->call_at(begin, now, *this, token_of(number, kRowBegins | name));
+    return kNever;
+  }
+  step.moved = true;
+  row.state = Row::State::kMoving;
+  const std::uint64_t token = token_of(number, name);
+  if (begin >= now) {
+    network_->start_at(bundles_[port], bytes, begin, now, *this, token, Purpose::kM2n);
+    return kNever;
+  }
+  if (network_->go_on(bundles_[port], bytes, begin, now, *this, token, Purpose::kM2n))
+    return kNever;
+  row.state = Row::State::kLanded;
+  return alone;
 }
 
 void ContendedAfdExecutor::landed(TransferId, std::uint64_t token, Ps now) {
   const auto number = static_cast<std::int64_t>(token >> 32);
   const std::uint64_t what = token & 0xffffffffU;
-  if ((what & kEnd) != 0) {
-    const auto member = static_cast<std::size_t>(what & ~kEnd);
-    // An end that was expected before somebody came is not certain any more.
-    const bool holds = mode_ == Mode::kFolded && number >= first_ && number <= last();
-    if (holds && open(number).certain[member] == now) tell(number, member, now);
-    return;
-  }
-  const auto node = static_cast<std::int32_t>(what);
-  const Ps end = std::max(now, moving_[at(node)].alone);
-  note_span(number, nodes_.nodes[at(node)], moving_[at(node)].begin, end);
-  runs_.ended(number, node, end, now);
-  if (mode_ == Mode::kFolding) fold_all(now);
+  if ((what & kEnds) != 0) return tell_certain(number, now);
+  if ((what & kRowBegins) != 0) return row_expected(number, what & ~kRowBegins, now);
+  row_landed(number, what, now);
+}
+
+// It may have been expected at another time before somebody came to a port.
+void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name, Ps now) {
+  const std::size_t port = name >> kPlaceBits, place = name & ((1U << kPlaceBits) - 1);
+  if (!is_open(number) || mode_ != Mode::kRuns || open(number).rows.empty()) return;
+  if (place >= open(number).rows[port].size()) return;
+  Row& row = open(number).rows[port][place];
+  if (row.state != Row::State::kExpected || row.begin != now || row.restarts != restarts_) return;
+  if (may_close(number)) return close_ports(now);
+  open(number).moved = true;
+  row.state = Row::State::kMoving;
+  network_->start_at(bundles_[port], row.bytes, now, now, *this, token_of(number, name),
+                     Purpose::kM2n);
+}
+
+void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, Ps now) {
+  const std::size_t port = name >> kPlaceBits, place = name & ((1U << kPlaceBits) - 1);
+  if (!is_open(number)) throw std::logic_error("a row lands of a step that has ended");
+  Row& row = open(number).rows[port][place];
+  const std::int32_t node = row_nodes_[port][place];
+  row.state = Row::State::kLanded;
+  row.end = std::max(now, row.alone);
+  note_span(number, runs_.graph().graph.nodes[at(node)], row.begin, row.end);
+  if (row.restarts != restarts_) return;  // the steps that run will come to it
+  runs_now_ = true;
+  runs_.ended(number, node, row.end, now);
+  finish(now);
 }
 
 void ContendedAfdExecutor::note_span(std::int64_t step, const StepNode& node, Ps start,
                                      Ps end) const {
-  if (NodeSpans* spans = pricer_.member(at(node.member)).spans())
-    spans->add(step, nodes_, node, kAllRanks, start, end);
+  if (!records()) return;
+  pricer_.member(at(node.member))
+      .spans()
+      ->add(step, runs_.graph().graph, node, kAllRanks, start, end);
+}
+
+void ContendedAfdExecutor::fold(std::int64_t number, Ps now) {
+  Open& step = open(number);
+  step.free = carry_;
+  know_at_once(step, carry_);
+  timing_.run(*step.prices, step.start, carry_, step.starts, step.ends);
+  if (std::ranges::max(step.ends) <= network_->next_look()) return expect_ends(number, now);
+  open_all(now);
+}
+
+// A member's end is certain when its last row is there and the other side has sent its last one,
+// and where its port is nobody else's, when it is there. Where no row takes a port, nobody can
+// come.
+void ContendedAfdExecutor::expect_ends(std::int64_t number, Ps now) {
+  Open& step = open(number);
+  const WideGraph& graph = graphs_->folded();
+  std::vector<Ps> certain = step.ends;
+  Ps sent[2] = {kNever, kNever};  // by FFN and attention
+  bool any = false;
+  for (const RowNode& row : folded_rows_) {
+    const StepNode& node = graph.graph.nodes[at(row.node)];
+    const std::size_t kind = graph.kinds[at(node.member)];
+    const auto& of_kind = graphs_->kinds().members(kind);
+    const std::int64_t* bytes =
+        &step.prices->kinds[kind].bytes[at(graph.nodes[at(row.node)].key) * of_kind.size()];
+    const auto ends = timing_.ends_of(row.node);
+    for (std::size_t i = 0; i < of_kind.size(); ++i) {
+      const std::size_t m = at(of_kind[i]);
+      if (bytes[i] == 0 || port_of(node, m) == kNoPort) continue;
+      any = true;
+      Ps& last = sent[pricer_.attends(m)];
+      // Rows follow each other: the last one counts.
+      if (node.role == NodeRole::kM2nSend) last = std::max(last, ends[i]);
+      if (node.role == NodeRole::kM2nReceive) certain[m] = ends[i];
+    }
+  }
+  for (std::size_t m = 0; m < certain.size(); ++m) {
+    if (!any && number == first_) {
+      tell(number, m, now);
+    } else {
+      expect_end(number, m, any ? std::max(certain[m], sent[!pricer_.attends(m)]) : now, now);
+    }
+  }
+}
+
+// The executor hears when the end is certain, once for all ends that are so at a time.
+void ContendedAfdExecutor::expect_end(std::int64_t number, std::size_t member, Ps certain, Ps now) {
+  Open& step = open(number);
+  certain = std::min(certain, step.ends[member]);
+  if (number > first_) certain = std::max(certain, open(number - 1).certain[member]);
+  certain = std::max(certain, now);
+  step.certain[member] = certain;
+  if (std::ranges::count(step.calls, certain)) return;
+  step.calls.push_back(certain);
+  network_->call_at(certain, now, *this, token_of(number, kEnds));
+}
+
+// An end that was expected before somebody came is not certain any more.
+void ContendedAfdExecutor::tell_certain(std::int64_t number, Ps now) {
+  const std::size_t members = pricer_.num_members();
+  for (std::size_t m = 0; m < members; ++m)
+    if (is_open(number) && open(number).certain[m] == now) tell(number, m, now);
 }
 
 // All steps before this one have ended, since they had the same streams.
 void ContendedAfdExecutor::member_ended(std::int64_t number, std::size_t member, Ps start, Ps end,
                                         Ps now) {
   // Told before somebody came: the step is gone where the others' ends were the last ones.
-  if (number < first_ || open(number).told[member]) return;
+  if (number < first_) return;
   Open& step = open(number);
   if (step.at_once.empty()) {
     if (runs_.oldest() != number)
       throw std::logic_error("a step ends before the one that its streams ran last");
-    std::ranges::copy(runs_.free(), carry_.free.begin());
-    know_at_once(step);
+    step.free = carry_;
+    runs_.copy_free(step.free);
+    know_at_once(step, step.free);
   }
+  if (step.told[member]) return;
   step.starts[member] = start;
   step.ends[member] = end;
-  tell(number, member, now);
+  const bool waits = number > first_ && !open(number - 1).told[member];
+  const Ps certain = certain_end(number, member);
+  if (certain <= now && !waits) return tell(number, member, now);
+  expect_end(number, member, certain, now);
 }
 
-// `carry_` is what the step before has left.
-void ContendedAfdExecutor::know_at_once(Open& step) {
-  const auto ends = at_once_.ends(graph_, step.prices, step.start, carry_, timing_);
+// With all ports open what has ended is certain; else as in a step that is folded.
+Ps ContendedAfdExecutor::certain_end(std::int64_t number, std::size_t member) const {
+  if (all_open()) return kNever;
+  Ps certain = kEndOfTime;
+  const auto each_last = [&](std::size_t m, NodeRole role, const auto& act) {
+    for (const std::int32_t node : last_rows_[at(class_of_[m])]) {
+      const StepNode& row = runs_.graph().graph.nodes[at(node)];
+      const std::size_t port = port_of(row, m);
+      if (port != kNoPort && row.role == role) act(runs_.ends_of(number, node)[in_class_[m]]);
+    }
+  };
+  each_last(member, NodeRole::kM2nReceive, [&](Ps end) { certain = end; });
+  const bool attends = pricer_.attends(member);
+  for (std::size_t m = 0; sends_share_[!attends] && m < pricer_.num_members(); ++m)
+    if (pricer_.attends(m) != attends)
+      each_last(m, NodeRole::kM2nSend, [&](Ps end) { certain = std::max(certain, end); });
+  return certain;
+}
+
+// `free` is what the step before has left.
+void ContendedAfdExecutor::know_at_once(Open& step, std::span<const Ps> free) {
+  const auto ends = at_once_.ends(*step.prices, step.start, free, timing_);
   step.at_once.assign(ends.begin(), ends.end());
 }
 
@@ -236,17 +453,28 @@ void ContendedAfdExecutor::tell(std::int64_t number, std::size_t member, Ps now)
   step.told[member] = true;
   if (--step.left == 0) {
     step.step.count(pricer_, step.starts, step.ends);
-    if (mode_ == Mode::kFolded) count_rows(step);
+    count_rows(step);
     open_.pop_front();
     ++first_;
   }
   sink_->timed(member, times, now);
 }
 
+// What the network has not counted.
 void ContendedAfdExecutor::count_rows(const Open& step) {
-  for (const Rows& rows : rows_) {
-    const std::int64_t bytes = step.prices.bytes[at(graph_.nodes[rows.node].price)];
-    if (bytes > 0) network_->count_alone(bundles_[rows.port], bytes, rows.repeat, Purpose::kM2n);
+  const WideGraph& graph = graphs_->folded();
+  for (const RowNode& row : folded_rows_) {
+    const StepNode& node = graph.graph.nodes[at(row.node)];
+    const std::size_t kind = graph.kinds[at(node.member)];
+    const auto& of_kind = graphs_->kinds().members(kind);
+    for (std::size_t i = 0; i < of_kind.size(); ++i) {
+      const std::size_t port = port_of(node, at(of_kind[i]));
+      if (port == kNoPort) continue;
+      if (!step.rows.empty() && !step.rows[port].empty()) continue;
+      const std::int64_t bytes =
+          step.prices->kinds[kind].bytes[at(graph.nodes[at(row.node)].key) * of_kind.size() + i];
+      if (bytes > 0) network_->count_alone(bundles_[port], bytes, row.repeat, Purpose::kM2n);
+    }
   }
 }
 

@@ -250,8 +250,7 @@ void Group::on_schedule(Ps now) {
     fill_slots(now);
     return expect(now);
   }
-  lockstep_->pump(now);
-  for (Group* member : lockstep_->members()) member->expect(now);
+  lockstep_->pump(place_, now);
 }
 
 void Group::expect(Ps now) {

@@ -1,9 +1,16 @@
 #include "group/lockstep_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 
 namespace llmsim {
+
+namespace {
+
+constexpr std::size_t kBits = 64;  // of a word
+
+}  // namespace
 
 LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
                              std::int32_t sync_interval, bool syncs_first)
@@ -12,7 +19,7 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepEx
       sync_interval_(sync_interval),
       syncs_first_(syncs_first),
       batches_(members_.size()),
-      stirred_(members_.size(), true) {
+      stirred_((members_.size() + kBits - 1) / kBits) {
   if (sync_interval < 0)
     throw std::invalid_argument("the sync interval of a lockstep must be at least 0");
   for (const Group* member : members_)
@@ -21,11 +28,22 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepEx
   for (std::size_t m = 0; m < members_.size(); ++m)
     members_[m]->join(this, m, /*idles_along=*/sync_interval == 0);
   idle_along_ = std::ranges::any_of(members_, &Group::idles_along);
+  stir_all();
 }
 
-void LockstepGroup::pump(Ps now) {
+void LockstepGroup::pump(std::size_t pumping, Ps now) {
+  asked_.assign(1, pumping);
+  all_changed_ = false;
   while (try_round(now)) {
   }
+  if (all_changed_) {
+    for (Group* member : members_) member->expect(now);
+    return;
+  }
+  std::ranges::sort(asked_);
+  std::size_t expected = members_.size();
+  for (const std::size_t m : asked_)
+    if (m != std::exchange(expected, m)) members_[m]->expect(now);
 }
 
 // Members hold requests, of which none runs, and no KV is on its way to or from them.
@@ -49,8 +67,8 @@ bool LockstepGroup::agree() {
   agreed_ = true;
   if (members_[0]->config().depth == 1) work_left_ = some_have_requests();
   if (!work_left_) rounds_ = 0;
-  stirred_.assign(members_.size(), true);
-  num_full_ = 0;
+  all_changed_ = true;
+  stir_all();
   return true;
 }
 
@@ -60,24 +78,40 @@ std::int64_t LockstepGroup::rounds_ahead() const {
 }
 
 void LockstepGroup::stir(std::size_t member) {
-  if (stirred_[member]) return;
-  stirred_[member] = true;
+  std::uint64_t& bits = stirred_[member / kBits];
+  const std::uint64_t bit = std::uint64_t{1} << member % kBits;
+  if ((bits & bit) != 0) return;
+  bits |= bit;
   if (members_[member]->full()) --num_full_;
+}
+
+void LockstepGroup::stir_all() {
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    stirred_[m / kBits] |= std::uint64_t{1} << m % kBits;
+  num_full_ = 0;
+}
+
+std::size_t LockstepGroup::next_stirred(std::size_t m) const {
+  for (; m < members_.size(); m = (m / kBits + 1) * kBits) {
+    const std::uint64_t bits = stirred_[m / kBits] >> m % kBits;
+    if (bits != 0) return m + static_cast<std::size_t>(std::countr_zero(bits));
+  }
+  return members_.size();
 }
 
 // In a large group most members wait for a few: who waits is not asked again.
 bool LockstepGroup::gather(Ps now) {
   bool all_there = true;
   const std::int64_t ahead = rounds_ahead();
-  for (std::size_t m = 0; m < members_.size(); ++m) {
-    if (!stirred_[m]) continue;
+  for (std::size_t m = next_stirred(0); m < members_.size(); m = next_stirred(m + 1)) {
     Group& member = *members_[m];
+    asked_.push_back(m);
     member.offer(now, rounds_, ahead);
     if (rounds_ > 0 && !idle_along_ && !member.has_offer() && member.may_join_idle())
       member.join_idle();
     all_there &= member.has_offer() || member.joins_idle() || member.may_join_idle();
     if (!member.settled()) continue;
-    stirred_[m] = false;
+    stirred_[m / kBits] &= ~(std::uint64_t{1} << m % kBits);
     if (member.full()) ++num_full_;
   }
   return all_there && num_full_ == 0;
@@ -88,7 +122,7 @@ bool LockstepGroup::try_round(Ps now) {
   const bool work = std::ranges::any_of(members_, &Group::has_offer);
   const bool unfinished = some_have_requests();
   if (!work && idle_along_) {
-    if (std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
+    if (rounds_ > 0 && std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
     return false;
   }
   // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
@@ -100,8 +134,8 @@ bool LockstepGroup::try_round(Ps now) {
     batches_[m] = &members_[m]->offered_or_dummy(now);
   for (Group* member : members_) member->announce(now);
   for (Group* member : members_) member->launch(now);
-  stirred_.assign(members_.size(), true);
-  num_full_ = 0;
+  all_changed_ = true;
+  stir_all();
   ++rounds_;
   agreed_ = false;
   work_left_ = work || unfinished;

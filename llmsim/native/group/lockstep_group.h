@@ -23,8 +23,10 @@ class LockstepGroup final : private StepSink {
   // Interval 0: members take part in a round only where some have work, and never agree. They join.
   LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
                 std::int32_t sync_interval, bool syncs_first);
-  // Builds what members can build, and starts the rounds for which all are there.
-  void pump(Ps now);
+  // Builds what members can build, and starts the rounds for which all are there. Then members
+  // expect what comes next: all of them behind a round or an agreement, else those that were asked,
+  // and the one that pumps.
+  void pump(std::size_t pumping, Ps now);
   // The member has completed a batch, or is to hear of something: it is asked again for its offer.
   void stir(std::size_t member);
   std::span<Group* const> members() const { return members_; }
@@ -47,6 +49,9 @@ class LockstepGroup final : private StepSink {
                 Ps now) override {
     members_[member]->attended(0, behind, layer, at, now);
   }
+  // The first member from `m` on that is stirred; their number: none.
+  std::size_t next_stirred(std::size_t m) const;
+  void stir_all();
   // Asks for offers; whether all are there.
   bool gather(Ps now);
   bool try_round(Ps now);
@@ -73,10 +78,12 @@ class LockstepGroup final : private StepSink {
   std::int64_t idle_rounds_ =
       0;  // in a row in which nobody ran a request although some wait, and for no KV
   std::vector<const Batch*> batches_;
-  // Who may have another answer than when it was asked last. The others have nothing to hear of,
-  // and either have offered a batch or have no place for one.
-  std::vector<bool> stirred_;
-  std::size_t num_full_ = 0;  // of the others: those without a place
+  // Who may have another answer than when it was asked last: a bit of each member. The others have
+  // nothing to hear of, and either have offered a batch or have no place for one.
+  std::vector<std::uint64_t> stirred_;
+  std::vector<std::size_t> asked_;  // since members last expected something
+  bool all_changed_ = false;        // since then a round has begun, or the members have agreed
+  std::size_t num_full_ = 0;        // of the others: those without a place
 };
 
 }  // namespace llmsim

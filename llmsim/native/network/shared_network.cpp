@@ -1,6 +1,7 @@
 #include "network/shared_network.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -432,26 +433,31 @@ bool SharedNetwork::watch(std::span<const BundleId> bundles, LinkWatcher& watche
   return true;
 }
 
-void SharedNetwork::forget(const LinkWatcher& watcher) {
-  for (LinkWatcher*& one : watchers_)
-    if (one == &watcher) one = nullptr;
+void SharedNetwork::forget(BundleId bundle) {
+  for (const Bundles::Flow& flow : bundles_.flows(bundle))
+    for (const NetworkLinkId link : flow.route) watchers_[link] = nullptr;
 }
 
 void SharedNetwork::meet(std::span<const NetworkLinkId> route, Ps now) {
   if (watchers_.empty()) return;
-  for (const NetworkLinkId link : route) {
-    LinkWatcher* watcher = watchers_[link];
-    if (watcher == nullptr) continue;
-    forget(*watcher);
-    watcher->met(now);
-  }
+  for (const NetworkLinkId link : route)
+    if (LinkWatcher* watcher = watchers_[link]) tell_watcher(route, *watcher, now);
+}
+
+// Of those of the links that it watches.
+void SharedNetwork::tell_watcher(std::span<const NetworkLinkId> links, LinkWatcher& watcher,
+                                 Ps now) {
+  std::vector<NetworkLinkId> watched;
+  for (const NetworkLinkId link : links)
+    if (watchers_[link] == &watcher) watched.push_back(link);
+  for (const NetworkLinkId link : watched) watchers_[link] = nullptr;
+  watcher.met(watched, now);
 }
 
 void SharedNetwork::catch_up(Ps now) {
-  for (std::size_t link = 0; link < watchers_.size(); ++link) {
-    const auto one = static_cast<NetworkLinkId>(link);
-    meet({&one, 1}, now);
-  }
+  std::vector<NetworkLinkId> all(watchers_.size());
+  std::iota(all.begin(), all.end(), NetworkLinkId{0});
+  meet(all, now);
 }
 
 // With links of its own, the slowest of which is its rate.

@@ -83,9 +83,9 @@ class TransferOwner {
 // Knows what it moves over links without the network, as long as nobody else moves there.
 class LinkWatcher {
  public:
-  // Somebody is about to move over the links, or to look at them: what the watcher moves has to be
-  // in the network from now on. The network has forgotten the watcher.
-  virtual void met(Ps now) = 0;
+  // Somebody is about to move over these links, or to look at them: what the watcher moves there
+  // has to be in the network from now on. They are not watched any more.
+  virtual void met(std::span<const NetworkLinkId> links, Ps now) = 0;
 
  protected:
   ~LinkWatcher() = default;
@@ -223,10 +223,11 @@ class SharedNetwork {
   bool known_alone(std::span<const BundleId> bundles, std::span<const std::int64_t> rates) const;
   // Whether nothing moves on the bundles' links.
   bool silent(std::span<const BundleId> bundles) const;
-  // From now on the watcher hears, once, before anybody uses the bundles' links. False: something
-  // moves there, and it does not.
+  // From now on the watcher hears, once for each of the bundles' links, before anybody uses it.
+  // False: something moves there, and it does not.
   bool watch(std::span<const BundleId> bundles, LinkWatcher& watcher, Ps now);
-  void forget(const LinkWatcher& watcher);
+  // Nobody watches the bundle's links any more.
+  void forget(BundleId bundle);
   // Counts what a bundle has moved `times` times without the network, alone.
   void count_alone(BundleId bundle, std::int64_t bytes, std::int64_t times, Purpose purpose);
   // Goes on with a bundle that began before now and was alone. Its owner hears when it has landed;
@@ -320,6 +321,7 @@ class SharedNetwork {
   Ps time_alone(const Bundles::Flow& flow, std::int64_t bytes) const;
   void count_on_links(const Bundles::Flow& flow, std::int64_t bytes, std::int64_t times, Ps busy);
   void meet(std::span<const NetworkLinkId> route, Ps now);
+  void tell_watcher(std::span<const NetworkLinkId> links, LinkWatcher& watcher, Ps now);
   void depart(const Departure& departure);
   void depart_together(const Departure& departure);
   void move(const Departure& departure, const Cargo& cargo, std::span<const NetworkLinkId> route);

@@ -4,6 +4,7 @@ one, scaled.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
-from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
+from llmsim.costs.sources.silicon.database import (
+    TableFile,
+    TablePath,
+    distinct_rows,
+    read_columns,
+    table_file,
+)
 from llmsim.model import short_dtype
 
 if TYPE_CHECKING:
@@ -79,12 +86,11 @@ def find_rows(tables: list[TablePath], op: Attention, kv_dtype: str) -> Attentio
     wanted = HeadShape(op.heads, op.kv_heads, op.head_dim)
     for dtype in dict.fromkeys((KV_DTYPES[short_dtype(kv_dtype)], "bfloat16")):
         for table in tables:
-            rows = _usable(read_columns(table.path, COLUMNS), dtype)
-            if rows is None:
+            found = _rows_like(table_file(table.path), dtype, wanted)
+            if found is None:
                 continue
-            shape = _nearest(rows, wanted)
-            keep = _is_shape(rows, shape)
-            label = f"{table.label} {dtype}" + _kernel(rows, keep)
+            shape, kernel, columns = found
+            label = f"{table.label} {dtype}{kernel}"
             if shape != wanted:
                 label += (
                     f", scaled from heads={shape.heads} kv_heads={shape.kv_heads} "
@@ -97,12 +103,27 @@ def find_rows(tables: list[TablePath], op: Attention, kv_dtype: str) -> Attentio
                 shape == wanted and dtype == KV_DTYPES[short_dtype(kv_dtype)],
                 wanted.heads * wanted.head_dim / (shape.heads * shape.head_dim),
                 wanted.kv_heads * wanted.head_dim / (shape.kv_heads * shape.head_dim),
-                {name: column[keep] for name, column in rows.items()},
+                columns,
             )
     raise InputError(
         f"the silicon database has no attention rows for head_dim {op.head_dim} and KV dtype "
         f"{kv_dtype}"
     )
+
+
+@lru_cache(maxsize=64)
+def _rows_like(
+    file: TableFile, dtype: str, wanted: HeadShape
+) -> tuple[HeadShape, str, Columns] | None:
+    """The shape nearest to the wanted one, a label of its kernels, and its rows of a KV dtype; None
+    where the table has no row of that.
+    """
+    rows = _usable(read_columns(file.path, COLUMNS), dtype)
+    if rows is None:
+        return None
+    shape = _nearest(rows, wanted)
+    keep = _is_shape(rows, shape)
+    return shape, _kernel(rows, keep), {name: column[keep] for name, column in rows.items()}
 
 
 def _usable(rows: Columns, kv_dtype: str) -> Columns | None:

@@ -8,9 +8,10 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -118,23 +119,41 @@ class Database(Struct, frozen=True):
 
     def _versions(self, family: str, framework: str, file_name: str, kind: str) -> list[TablePath]:
         folder = os.path.join(self.root, "data", self.system, family, framework)
-        if not os.path.isdir(folder):
+        try:
+            now = os.stat(folder)
+        except OSError:
             return []
-        versions = [
-            name
-            for name in os.listdir(folder)
-            if os.path.isfile(os.path.join(folder, name, file_name))
-        ]
         wanted = getattr(self.engine, framework, "")
         short = ".".join(self.version.split(".")[:2])
-        tables = []
-        for version in nearest_first(versions, wanted):
-            label = f"aiconfigurator-core {short} {self.system} {framework} {version} {kind}"
-            stands_in = (
-                "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
-            )
-            tables.append(TablePath(Path(folder, version, file_name), label + stands_in, framework))
-        return tables
+        label = f"aiconfigurator-core {short} {self.system} {framework}"
+        state = now.st_mtime_ns, now.st_ino
+        return list(_tables_in(folder, state, file_name, framework, wanted, label, kind))
+
+
+@lru_cache(maxsize=1024)
+def _tables_in(
+    folder: str,
+    state: tuple[int, int],
+    file_name: str,
+    framework: str,
+    wanted: str,
+    label: str,
+    kind: str,
+) -> tuple[TablePath, ...]:
+    """The tables in the folders of the versions of a framework, while that has this state."""
+    if not os.path.isdir(folder):
+        return ()
+    versions = [
+        name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, file_name))
+    ]
+    tables = []
+    for version in nearest_first(versions, wanted):
+        stands_in = (
+            "" if of_release(version, wanted) else f", nearest to {NAMES[framework]} {wanted}"
+        )
+        path = Path(folder, version, file_name)
+        tables.append(TablePath(path, f"{label} {version} {kind}{stands_in}", framework))
+    return tuple(tables)
 
 
 def of_release(version: str, wanted: str) -> bool:
@@ -193,11 +212,17 @@ def database_of(system: str, engine: EngineVersions = ANY_VERSION) -> Database |
     root = package / "systems"
     if not (root / "data" / system).is_dir():
         return None
-    info = sorted(package.parent.glob(f"{PACKAGE}-*.dist-info"))
-    version = (
-        info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info") if info else "unknown"
-    )
+    version = _package_version(package.parent, package.parent.stat().st_mtime_ns)
     return Database(system, root, version, _constants(root / f"{system}.yaml"), engine)
+
+
+@lru_cache(maxsize=16)
+def _package_version(folder: Path, changed_ns: int) -> str:
+    """The version of the package that is installed in a folder, while that has not changed."""
+    info = sorted(folder.glob(f"{PACKAGE}-*.dist-info"))
+    if not info:
+        return "unknown"
+    return info[-1].name.removeprefix(f"{PACKAGE}-").removesuffix(".dist-info")
 
 
 def silicon_is_missing(request: CostRequest) -> bool:
@@ -240,17 +265,40 @@ def distinct_rows(table: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return table[first], owner
 
 
-def read_columns(path: Path, columns: list[str]) -> dict[str, NDArray[np.generic]]:
-    """Columns of a Parquet table as numpy arrays; a column that the file lacks is left out of the
-    answer.
+class TableFile(NamedTuple):
+    """A file of the database as it is now: what is made of it holds for an equal one."""
+
+    path: Path
+    size: int
+    changed_ns: int
+    inode: int
+
+
+def table_file(path: Path) -> TableFile:
+    """The file, which the run reads from now on."""
+    input_files.note(path)
+    now = path.stat()
+    return TableFile(path, now.st_size, now.st_mtime_ns, now.st_ino)
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    """Columns of a Parquet table as numpy arrays, which are not to be written to; a column that the
+    file lacks is left out of the answer.
     """
+    return dict(_columns(table_file(path), tuple(columns)))
+
+
+@lru_cache(maxsize=16)
+def _columns(file: TableFile, columns: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
     import pyarrow.parquet as parquet  # heavy: only where a table must be read
 
-    input_files.note(path)
-    present = [name for name in columns if name in parquet.read_schema(path).names]
+    present = [name for name in columns if name in parquet.read_schema(file.path).names]
     # Words recur in thousands of rows: as a dictionary each becomes one string of Python.
-    table = parquet.ParquetFile(path, read_dictionary=present).read(columns=present)
-    return {name: _values(table.column(name)) for name in present}
+    table = parquet.ParquetFile(file.path, read_dictionary=present).read(columns=present)
+    found = {name: _values(table.column(name)) for name in present}
+    for values in found.values():
+        values.flags.writeable = False
+    return found
 
 
 def _values(column: Any) -> NDArray[np.generic]:

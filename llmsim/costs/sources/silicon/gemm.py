@@ -4,7 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates
-from llmsim.costs.sources.silicon.database import TablePath, read_columns
+from llmsim.costs.sources.silicon.database import TableFile, TablePath, read_columns, table_file
 
 Floats = NDArray[np.float64]
 
@@ -264,18 +264,10 @@ def load_gemm(
 def _load(
     table: TablePath, dtype: str, weight_bytes: float, peak: int, peak_rates: PeakRates
 ) -> GemmTable | None:
-    rows = read_columns(table.path, ["gemm_dtype", "m", "n", "k", "latency"])
-    keep = rows["gemm_dtype"] == dtype
-    if not bool(keep.any()):
+    grid = _grid(table_file(table.path), dtype)
+    if grid is None:
         return None
-    axes = [np.unique(rows[name][keep]).astype(np.float64) for name in ("m", "n", "k")]
-    cells = tuple(
-        np.searchsorted(axis, rows[name][keep])
-        for axis, name in zip(axes, ("m", "n", "k"), strict=True)
-    )
-    us = np.full([len(axis) for axis in axes], np.inf)
-    np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
-    us[np.isinf(us)] = np.nan
+    axes, us = grid
     return GemmTable(
         f"{table.label} {dtype}",
         axes[0],
@@ -287,3 +279,25 @@ def _load(
         peak_rates,
         (table, dtype),
     )
+
+
+@lru_cache(maxsize=32)
+def _grid(file: TableFile, dtype: str) -> tuple[list[Floats], Floats] | None:
+    """The sizes m, n and k that a table has of a dtype, and the times of all of them, not a number
+    where it has none; None where it has nothing of the dtype.
+    """
+    rows = read_columns(file.path, ["gemm_dtype", "m", "n", "k", "latency"])
+    keep = rows["gemm_dtype"] == dtype
+    if not bool(keep.any()):
+        return None
+    axes = [np.unique(rows[name][keep]).astype(np.float64) for name in ("m", "n", "k")]
+    cells = tuple(
+        np.searchsorted(axis, rows[name][keep])
+        for axis, name in zip(axes, ("m", "n", "k"), strict=True)
+    )
+    us = np.full([len(axis) for axis in axes], np.inf)
+    np.minimum.at(us, cells, rows["latency"][keep].astype(np.float64) * 1e3)
+    us[np.isinf(us)] = np.nan
+    for values in (*axes, us):
+        values.flags.writeable = False
+    return axes, us

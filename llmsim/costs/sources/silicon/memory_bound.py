@@ -10,6 +10,7 @@ computes next to nothing). Where it is absent, the data sheet makes the curve.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,13 @@ from numpy.typing import NDArray
 
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
-from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
+from llmsim.costs.sources.silicon.database import (
+    Database,
+    TableFile,
+    TablePath,
+    read_columns,
+    table_file,
+)
 from llmsim.model import Elementwise, Sampler
 
 if TYPE_CHECKING:
@@ -99,7 +106,16 @@ def streaming(database: Database, peak_rates: PeakRates, *, of_card: bool = True
 
 def measured_curve(table: TablePath) -> Streaming | None:
     """A table's times over the bytes that vLLM's kernel moves; None if it has too few rows."""
-    rows = read_columns(table.path, ["m", "k", "latency"])
+    points = _curve_points(table_file(table.path))
+    if points is None:
+        return None
+    return Streaming(*points, True, f"{table.label}, at equal bytes")
+
+
+@lru_cache(maxsize=16)
+def _curve_points(file: TableFile) -> tuple[Floats, Floats] | None:
+    """Bytes moved, and what they take."""
+    rows = read_columns(file.path, ["m", "k", "latency"])
     moved = rows["m"].astype(np.float64) * rows["k"].astype(np.float64) * BYTES_PER_ELEMENT
     bins = np.rint(np.log2(moved) * BINS_PER_OCTAVE).astype(np.int64)
     us = rows["latency"].astype(np.float64) * 1e3
@@ -108,7 +124,7 @@ def measured_curve(table: TablePath) -> Streaming | None:
         return None
     middle = np.array([np.exp(np.median(np.log(moved[bins == point]))) for point in points])
     times = np.array([np.median(us[bins == point]) for point in points])
-    return Streaming(middle, np.maximum.accumulate(times), True, f"{table.label}, at equal bytes")
+    return middle, np.maximum.accumulate(times)
 
 
 def from_peak_rates(peak_rates: PeakRates) -> Streaming:

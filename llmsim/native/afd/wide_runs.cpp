@@ -1,0 +1,197 @@
+#include "afd/wide_runs.h"
+
+#include <algorithm>
+
+namespace llmsim {
+
+void WideRuns::restart(std::int64_t number, const WideGraph& graph, const MemberKinds& kinds,
+                       std::vector<MemberClass> classes, std::vector<bool> asks,
+                       std::span<const Ps> free) {
+  const bool same_graph = graph_ == &graph;
+  graph_ = &graph;
+  kinds_ = &kinds;
+  classes_ = std::move(classes);
+  asks_ = std::move(asks);
+  times_ = std::make_unique<WideTimes>(graph, classes_);
+  if (!same_graph) link();
+  for (Step& step : steps_) spare_.push_back(std::move(step));
+  steps_.clear();
+  due_.clear();
+  first_ = number;
+  times_->gather(free, free_);
+}
+
+// Who follows whom, in a graph of which nothing is known yet.
+void WideRuns::link() {
+  const StepGraph& graph = graph_->graph;
+  const std::size_t num_nodes = graph.nodes.size();
+  first_follower_.assign(num_nodes + 1, 0);
+  waits_.assign(num_nodes, 0);
+  before_.assign(num_nodes, -1);
+  next_step_.assign(num_nodes, -1);
+  ended_class_.assign(num_nodes, -1);
+  given_.clear();
+  last_of_stream_.assign(at(graph.units * kNumDeviceStreams), -1);
+  std::vector<std::int32_t> first(last_of_stream_.size(), -1);
+  std::vector<std::pair<std::int32_t, Follower>> edges;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(num_nodes); ++i) {
+    const StepNode& node = graph.nodes[at(i)];
+    const WideGraph::Node& wide = graph_->nodes[at(i)];
+    if (node.role == NodeRole::kBegin || node.role == NodeRole::kPrepare) given_.push_back(i);
+    for (const std::int32_t other : graph_->waits_of(wide.own)) edges.push_back({other, {i, true}});
+    for (const std::int32_t other : graph_->waits_of(wide.others))
+      edges.push_back({other, {i, false}});
+    if (node.stream == kNoStream) continue;
+    std::int32_t& last = last_of_stream_[at(node.stream)];
+    if (last < 0) first[at(node.stream)] = i;
+    before_[at(i)] = last;
+    if (last >= 0) edges.push_back({last, {i, true}});
+    last = i;
+  }
+  for (std::size_t stream = 0; stream < first.size(); ++stream)
+    if (first[stream] >= 0) next_step_[at(last_of_stream_[stream])] = first[stream];
+  for (const auto& [from, to] : edges) {
+    ++first_follower_[at(from) + 1];
+    ++waits_[at(to.node)];
+  }
+  for (std::size_t i = 1; i < first_follower_.size(); ++i)
+    first_follower_[i] += first_follower_[i - 1];
+  followers_.resize(edges.size());
+  std::vector<std::int32_t> filled(first_follower_.begin(), first_follower_.end() - 1);
+  for (const auto& [from, to] : edges) followers_[at(filled[at(from)]++)] = to;
+  for (std::size_t c = 0; c < graph.members.size(); ++c)
+    ended_class_[at(graph.members[c].end)] = static_cast<std::int32_t>(c);
+}
+
+void WideRuns::begin(std::shared_ptr<const AfdPrices> prices, const StepStart& start, Ps now) {
+  const std::int64_t number = first_ + static_cast<std::int64_t>(steps_.size());
+  Step step;
+  if (!spare_.empty()) {
+    step = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  step.prices = std::move(prices);
+  step.left = graph_->nodes.size();
+  step.ready.assign(step.left, 0);
+  step.last.assign(step.left, kNever);
+  step.ends.resize(times_->all_nodes());
+  step.missing = waits_;
+  for (const std::int32_t node : given_)
+    step.ready[at(node)] = given_at(graph_->graph.nodes[at(node)], start);
+  if (!steps_.empty())
+    for (const std::int32_t stream : graph_->streams) {
+      const std::int32_t last = last_of_stream_[at(stream)];
+      step.missing[at(next_step_[at(last)])] += steps_.back().last[at(last)] == kNever;
+    }
+  for (std::size_t i = 0; i < step.missing.size(); ++i)
+    if (step.missing[i] == 0) due_.push_back({number, static_cast<std::int32_t>(i)});
+  steps_.push_back(std::move(step));
+  run(now);
+}
+
+void WideRuns::ended(std::int64_t step, std::int32_t node, Ps end, Ps now) {
+  times_->of_node(of(step).ends, node)[0] = end;
+  end_node(step, node, now);
+  forget();
+  run(now);
+}
+
+void WideRuns::run(Ps now) {
+  while (!due_.empty()) {
+    const Due due = due_.front();
+    due_.pop_front();
+    time(due.step, due.node, now);
+    forget();
+  }
+}
+
+std::int64_t WideRuns::bytes(std::int64_t step, std::int32_t node) const {
+  const WideGraph::Node& wide = graph_->nodes[at(node)];
+  const MemberClass& mine = classes_[at(wide.cls)];
+  return of(step).prices->kinds[mine.kind].bytes[at(wide.key) * kinds_->members(mine.kind).size() +
+                                                 at(mine.places[0])];
+}
+
+std::span<const Ps> WideRuns::ends_of(std::int64_t step, std::int32_t node) const {
+  return times_->of_node(of(step).ends, node);
+}
+
+std::span<const Ps> WideRuns::stream_before(std::int64_t step, std::int32_t node) const {
+  if (before_[at(node)] >= 0) return times_->of_node(of(step).ends, before_[at(node)]);
+  const std::int32_t stream = graph_->graph.nodes[at(node)].stream;
+  if (step > first_) return times_->of_node(of(step - 1).ends, last_of_stream_[at(stream)]);
+  return times_->of_stream(free_, stream);
+}
+
+// All that the node waits for has ended.
+void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
+  Step& step = of(number);
+  const WideGraph::Node& wide = graph_->nodes[at(node)];
+  const std::span<Ps> ends = times_->of_node(step.ends, node);
+  std::ranges::fill(ends, step.ready[at(node)]);
+  if (wide.cls == kNoClass) return end_node(number, node, now);
+  const std::size_t width = ends.size();
+  const auto wait_for = [&](std::span<const Ps> waited) {
+    for (std::size_t i = 0; i < width; ++i) ends[i] = std::max(ends[i], waited[i]);
+  };
+  for (const std::int32_t own : graph_->waits_of(wide.own))
+    wait_for(times_->of_node(step.ends, own));
+  if (graph_->graph.nodes[at(node)].stream != kNoStream) wait_for(stream_before(number, node));
+  const MemberClass& mine = classes_[at(wide.cls)];
+  const Ps* price =
+      &step.prices->kinds[mine.kind].ps[at(wide.key) * kinds_->members(mine.kind).size()];
+  const Ps begin = ends[0];
+  for (std::size_t i = 0; i < width; ++i) ends[i] += price[at(mine.places[i])];
+  for (const Draws& drawn : graph_->graph.draws_of(graph_->graph.nodes[at(node)]))
+    for (std::int64_t k = 0; k < drawn.count; ++k)
+      ends[0] += step.prices->draws[static_cast<std::size_t>(drawn.first + k)];
+  if (asks_[at(node)]) {
+    const Ps end = mover_.end_of(number, node, begin, ends[0], now);
+    if (end == kNever) return;
+    ends[0] = end;
+  }
+  end_node(number, node, now);
+}
+
+// A member's step lasts at least one picosecond.
+void WideRuns::end_node(std::int64_t number, std::int32_t node, Ps now) {
+  Step& step = of(number);
+  const std::span<Ps> ends = times_->of_node(step.ends, node);
+  const std::int32_t cls = ended_class_[at(node)];
+  std::span<const Ps> starts;
+  if (cls >= 0) {
+    starts = times_->of_node(step.ends, graph_->graph.members[at(cls)].begin);
+    for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = std::max(ends[i], starts[i] + 1);
+  }
+  const Ps last = std::ranges::max(ends);
+  step.last[at(node)] = last;
+  --step.left;
+  for (std::int32_t i = first_follower_[at(node)]; i < first_follower_[at(node) + 1]; ++i)
+    lead_to(number, followers_[at(i)], last);
+  if (next_step_[at(node)] >= 0 && is_open(number + 1))
+    lead_to(number + 1, {next_step_[at(node)], true}, last);
+  if (cls < 0) return;
+  const MemberClass& mine = classes_[at(cls)];
+  for (std::size_t i = 0; i < ends.size(); ++i)
+    mover_.member_ended(number, at(mine.members[i]), starts[i], ends[i], now);
+}
+
+void WideRuns::lead_to(std::int64_t number, const Follower& follower, Ps end) {
+  Step& step = of(number);
+  if (!follower.own) step.ready[at(follower.node)] = std::max(step.ready[at(follower.node)], end);
+  if (--step.missing[at(follower.node)] == 0) due_.push_back({number, follower.node});
+}
+
+void WideRuns::forget() {
+  while (!steps_.empty() && steps_.front().left == 0) {
+    Step& step = steps_.front();
+    for (const std::int32_t stream : graph_->streams)
+      std::ranges::copy(times_->of_node(step.ends, last_of_stream_[at(stream)]),
+                        times_->of_stream(free_, stream).begin());
+    spare_.push_back(std::move(step));
+    steps_.pop_front();
+    ++first_;
+  }
+}
+
+}  // namespace llmsim

@@ -1,0 +1,112 @@
+// Steps of attention and FFN members, run from node to node: a node begins as soon as all that it
+// waits for has ended, and ends after its price or, where somebody moves it, when that one says so.
+//
+// The same times as WideTiming where nobody moves a node. Nodes that may be moved are of members
+// that are a class of their own.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "afd/wide_graph.h"
+#include "step/step_prices.h"
+
+namespace llmsim {
+
+// Moves nodes, and hears of the members' steps.
+class StepMover {
+ public:
+  // A node of a step begins that would end at `alone`. Returns when it ends; kNever: the mover will
+  // say so (WideRuns::ended).
+  virtual Ps end_of(std::int64_t step, std::int32_t node, Ps begin, Ps alone, Ps now) = 0;
+  // Once for each member and step, in the order of the member's steps.
+  virtual void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) = 0;
+
+ protected:
+  ~StepMover() = default;
+};
+
+class WideRuns {
+ public:
+  explicit WideRuns(StepMover& mover) : mover_(mover) {}
+
+  // Forgets all steps. The next one has that number, is of these classes, and finds the streams
+  // (StepCarry::free) free at these times. `asks`: by node, whether the mover is asked. The graph
+  // outlives this.
+  void restart(std::int64_t number, const WideGraph& graph, const MemberKinds& kinds,
+               std::vector<MemberClass> classes, std::vector<bool> asks, std::span<const Ps> free);
+  // The next step. What happened before now is made up for.
+  void begin(std::shared_ptr<const AfdPrices> prices, const StepStart& start, Ps now);
+  // A node that the mover has moved has ended.
+  void ended(std::int64_t step, std::int32_t node, Ps end, Ps now);
+
+  bool started() const { return graph_ != nullptr; }
+  const WideGraph& graph() const { return *graph_; }
+  const std::vector<MemberClass>& classes() const { return classes_; }
+  std::int64_t bytes(std::int64_t step, std::int32_t node) const;
+  // The ends of a node, by member of its class; of one that has ended.
+  std::span<const Ps> ends_of(std::int64_t step, std::int32_t node) const;
+  // The number of the oldest step that has nodes left; and when the streams were free before it.
+  std::int64_t oldest() const { return first_; }
+  void copy_free(std::span<Ps> free) const { times_->scatter(free_, free); }
+
+ private:
+  struct Step {
+    std::shared_ptr<const AfdPrices> prices;
+    std::vector<Ps> ready;              // by node: when all of other classes has ended
+    std::vector<Ps> ends;               // by node and member of its class
+    std::vector<Ps> last;               // by node: the latest of them; kNever until it is known
+    std::vector<std::int32_t> missing;  // by node: what it still waits for
+    std::size_t left = 0;               // nodes that have not ended
+  };
+  struct Follower {
+    std::int32_t node;
+    bool own;  // of the same class
+  };
+  struct Due {
+    std::int64_t step;
+    std::int32_t node;
+  };
+
+  void link();
+  const Step& of(std::int64_t step) const {
+    return steps_[static_cast<std::size_t>(step - first_)];
+  }
+  Step& of(std::int64_t step) { return steps_[static_cast<std::size_t>(step - first_)]; }
+  bool is_open(std::int64_t step) const {
+    return step >= first_ && step < first_ + static_cast<std::int64_t>(steps_.size());
+  }
+  // When the node's streams are free for it, by member.
+  std::span<const Ps> stream_before(std::int64_t step, std::int32_t node) const;
+  void lead_to(std::int64_t step, const Follower& follower, Ps end);
+  void run(Ps now);
+  void time(std::int64_t step, std::int32_t node, Ps now);
+  void end_node(std::int64_t step, std::int32_t node, Ps now);
+  void forget();
+
+  StepMover& mover_;
+  const WideGraph* graph_ = nullptr;
+  const MemberKinds* kinds_ = nullptr;
+  std::vector<MemberClass> classes_;
+  std::unique_ptr<WideTimes> times_;
+  std::vector<bool> asks_;
+  // Of the graph, by node.
+  std::vector<std::int32_t> first_follower_, waits_;
+  std::vector<Follower> followers_;
+  std::vector<std::int32_t> before_, next_step_;  // on its stream; -1
+  std::vector<std::int32_t> ended_class_;         // the class whose step it ends; -1
+  std::vector<std::int32_t> given_;               // nodes that wait for more than nodes
+  std::vector<std::int32_t> last_of_stream_;      // by stream; -1
+  std::deque<Step> steps_;
+  std::vector<Step> spare_;  // whose memory is used again
+  std::int64_t first_ = 0;   // number of the oldest
+  std::vector<Ps> free_;     // by stream, wide, after the last forgotten step
+  // Nodes that may begin, in this order, so that a step comes to its end before the next one goes
+  // far.
+  std::deque<Due> due_;
+};
+
+}  // namespace llmsim
