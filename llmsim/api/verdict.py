@@ -84,38 +84,43 @@ def circular_sentence(results: Results) -> str:
 def _rejection(results: Results, rejected: list[int]) -> str:
     """Which requests can never run and why; all others were simulated and written."""
     workload = results.workload
-    named, remedies = [], []
-    for row in rejected[:NAMED]:
+    named: list[str] = []
+    enough: dict[str, int] = {}
+    for row in rejected:
         group = results.groups[max(0, int(results.requests.group[row]))]
         tokens = int(workload.input_tokens[row]), int(workload.output_tokens[row])
-        limit, remedy = _limit(group, *tokens)
-        named.append(
-            f"request {workload.request_id[row] if workload.request_id else row} "
-            f"({workload.input_tokens[row]} prompt + {workload.output_tokens[row]} output tokens; "
-            f"{limit})"
-        )
-        remedies.append(remedy)
+        limit, remedy, needed = _limit(group, *tokens)
+        enough[remedy] = max(enough.get(remedy, 0), needed)
+        if len(named) < NAMED:
+            named.append(
+                f"request {workload.request_id[row] if workload.request_id else row} "
+                f"({tokens[0]} prompt + {tokens[1]} output tokens; {limit})"
+            )
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
+    remedies = [f"{remedy} to {needed}" if needed else remedy for remedy, needed in enough.items()]
     return (
         f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the "
-        f"other results were written; {', '.join(dict.fromkeys(remedies))}, or shorten these "
-        "requests"
+        f"other results were written; {', '.join(remedies)}, or shorten these requests"
     )
 
 
-def _limit(group: GroupInfo, prompt_tokens: int, output_tokens: int) -> tuple[str, str]:
-    """What a request exceeds in its group, and what would help beside a shorter request."""
+def _limit(group: GroupInfo, prompt_tokens: int, output_tokens: int) -> tuple[str, str, int]:
+    """What a request exceeds in its group, what would help beside a shorter request, and to which
+    value that has to be raised (0: to none).
+    """
     longest, blocks = group.max_model_len, group.num_blocks - 1
     if prompt_tokens < longest:
         return (
             f"group {group.index} has {blocks} KV blocks of {group.block_size} tokens",
             "give the group more memory or a larger tp_size",
+            0,
         )
     limit = f"max_model_len of group {group.index} is {longest}"
     if prompt_tokens < group.model_max_len:
         enough = min(prompt_tokens + output_tokens, group.model_max_len)
-        return limit, f"raise max_model_len to {enough}"
+        return limit, "raise max_model_len", enough
     return (
         f"{limit}, and {group.model_name} goes to {group.model_max_len}",
         "take a model of longer contexts",
+        0,
     )

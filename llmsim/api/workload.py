@@ -135,7 +135,9 @@ def workload_source(workload: Any) -> WorkloadSource:
     without a unit are seconds or dates. Raises InputError for anything else.
     """
     if isinstance(workload, str) and not workload:
-        raise InputError("workload is empty; give a path, or a dataset such as synthetic:...")
+        raise InputError(
+            "workload is empty; give a path, or a dataset such as synthetic:...", field="workload"
+        )
     if isinstance(workload, str | PathLike):
         return DatasetText(str(fspath(workload)))
     if hasattr(workload, "to_pydict"):  # a pyarrow Table
@@ -269,6 +271,11 @@ def _rows_of(name: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
         if number == 1:
             columns = _columns_by_key(tuple(row))
         lines.append(encode(_line(name, number, row)))
+    if not lines:
+        raise InputError(
+            f"workload is empty ({name}); give a row, or a llmsim.Request, for each request",
+            field="workload",
+        )
     return Rows(name, b"\n".join(lines), tuple(columns.items()))
 
 

@@ -91,7 +91,7 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
             for name in (*one.opts, *one.secondary_opts)
             if name.startswith("-")
         ]
-        return f"{_unknown(error.option_name, known, ctx.command_path)} {see}"
+        return f"{unknown_option(error.option_name, known, ctx.command_path)} {see}"
     if kind == "BadOptionUsage":
         return f"{_misused(error, parameters, given)} {see}"
     if kind == "MissingParameter":
@@ -108,7 +108,7 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
     )
 
 
-def _unknown(wrong: str, known: Sequence[str], command: str) -> str:
+def unknown_option(wrong: str, known: Sequence[str], command: str) -> str:
     """An option that the command does not have, and where what it means is to be given."""
     names = [name.lstrip("-").replace("-", "_") for name in known]
     word = wrong.lstrip("-").replace("-", "_")

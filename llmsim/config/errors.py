@@ -35,6 +35,10 @@ class InputError(LlmsimError):
         self.file, self.field, self.value = file, field, value
 
 
+class UnknownKeyError(InputError):
+    """A file has a key that no such file has."""
+
+
 class NotYetError(InputError):
     """The input is valid, but asks for a capability that this version does not run; never ignored
     silently.

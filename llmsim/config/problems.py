@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.cluster_file.loading import Document
 from llmsim.config.constraints import shown
-from llmsim.config.errors import InputError, nearest
+from llmsim.config.errors import InputError, UnknownKeyError, nearest
 from llmsim.config.schema import schema_at, shared_schema
 
 _OTHER_NAMES = {
@@ -34,7 +34,8 @@ def input_error(error: ValidationError, document: Document) -> InputError:
     others = len(problems) - 1
     more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
     location = _location(problems[0], document)
-    return InputError(
+    kind = UnknownKeyError if problems[0]["type"] == "extra_forbidden" else InputError
+    return kind(
         sentence + more,
         file=document.name,
         field=field_path(location),

@@ -39,7 +39,10 @@ def _cut_by_length(results: Results) -> tuple[str, ...]:
     cut = int(
         np.count_nonzero(finished & (requests.emitted_tokens < results.workload.output_tokens))
     )
-    return (Note(f"the answers of {cut} requests were cut at max_model_len"),) if cut else ()
+    if not cut:
+        return ()
+    answers = "the answer of 1 request was" if cut == 1 else f"the answers of {cut} requests were"
+    return (Note(f"{answers} cut at max_model_len"),)
 
 
 def _drafts_of_nobody(results: Results) -> tuple[str, ...]:

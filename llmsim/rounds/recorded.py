@@ -346,7 +346,9 @@ def steps_until(
     _check_group(served, group)
     raise InputError(
         f"group {group} ran {count} iterations; there is no iteration {iteration}, the last one is "
-        f"{count - 1}"
+        f"{count - 1}",
+        field="step",
+        value=iteration,
     )
 
 

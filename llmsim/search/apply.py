@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config import load_cluster, parse_cluster
-from llmsim.config.errors import InputError
+from llmsim.config.errors import InputError, UnknownKeyError
 from llmsim.search.rates import RATE, at_rate
 from llmsim.search.space import Point, Space
 from llmsim.search.templates import DEPLOYMENT
@@ -62,10 +62,28 @@ def load_base(space: Space) -> Base:
     for dimension in space.dimensions:
         if not dimension.name.startswith("--") and dimension.name != RATE:
             value = dimension.values[0] if dimension.values else dimension.low
-            _changed(copy.deepcopy(base.document), base, {dimension.name: value})
+            changed = _changed(copy.deepcopy(base.document), base, {dimension.name: value})
+            _check_key(changed, base, dimension.name)
             if dimension.name.endswith(".hardware") and len(dimension.values) > 1:
                 _keep_devices_apart(base, dimension.name)
     return base
+
+
+def _check_key(document: Json, base: Base, path: str) -> None:
+    """Raises InputError where the path ends in a key that no cluster file has; a value that does
+    not fit is a point's own affair.
+    """
+    try:
+        parse_cluster(json.dumps(document), base.name)
+    except UnknownKeyError as error:
+        named = error.field or ""
+        if re.sub(r"\[.+?\]", "[]", named) == re.sub(r"\[.+?\]", "[]", path):
+            _, _, problem = str(error).partition(f"{named} ")
+            raise InputError(
+                f"{base.space.path}: vary names {path}, which {problem}", field=f"vary.{path}"
+            ) from None
+    except InputError:
+        return
 
 
 def run_of(base: Base, point: Point) -> Run:

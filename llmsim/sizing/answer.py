@@ -325,7 +325,7 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
     lines = [
         f"{_named(best.plan)} serve {question.model} at {load} within {question.targets.text}.",
         f"  {', '.join(figures)}",
-        f"  {run.output_tok_s:,.0f} output tok/s"
+        f"  {_tokens_per_s(run.output_tok_s)} output tok/s"
         + ("" if price is None else f", {price:,.2f} USD/h")
         + _growth(answer),
         *_beyond_context(question.model, run),
@@ -342,6 +342,11 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
     if beyond:
         lines.append(f"  Other draws of the load miss {' and '.join(beyond)}; add room for bursts.")
     return lines
+
+
+def _tokens_per_s(value: float) -> str:
+    """A throughput; a small one with the digits that tell it from nothing."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _beyond_context(model: str, run: Measured) -> list[str]:

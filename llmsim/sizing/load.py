@@ -14,13 +14,13 @@ from llmsim.sizing.targets import NO_CLASS
 
 RATE, CONCURRENCY, TRACE = "rate", "concurrency", "trace"
 MANY = 400
-UNITS = {RATE: "requests/s", CONCURRENCY: "clients", TRACE: "x the trace's rate"}
+UNITS = {RATE: "requests/s", TRACE: "x the trace's rate"}
 
 
 def shown_level(kind: str, level: float, digits: int = 6) -> str:
     """A level with its unit, such as `1 client` or `2.5 requests/s`."""
-    if kind == CONCURRENCY and level == 1:
-        return "1 client"
+    if kind == CONCURRENCY:
+        return "1 client" if level == 1 else f"{level:,.0f} clients"
     return f"{level:.{digits}g} {UNITS[kind]}"
 
 

@@ -34,6 +34,7 @@ LENGTHS = 1000
 """Requests of a drawn load that show its lengths and classes."""
 ANY = "any"
 LARGEST_NODE = 128
+MOST_JOBS = 1024
 
 
 def size(
@@ -71,6 +72,7 @@ def size(
             f'slo is {type(slo).__name__}; give a text such as "ttft:500,tpot:30"', field="slo"
         )
     dataset = None if dataset is None else fspath(dataset)
+    _between("jobs", jobs, 0, MOST_JOBS)
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
     _check_prompts(_known_model(model), load)
     present = load.classes_of(0 if dataset else LENGTHS)

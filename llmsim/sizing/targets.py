@@ -66,7 +66,11 @@ class Targets:
                 field="percentile",
                 value=percentile,
             )
-        found = parse_objectives([text], "slo")
+        try:
+            found = parse_objectives([text], "slo")
+        except InputError as error:
+            error.field, error.value = "slo", text
+            raise
         if not found.classes_ps:
             return cls(_most_ms("", found.targets_ps), percentile)
         found.check(set(classes), "slo")

@@ -396,6 +396,22 @@ def test_an_error_of_a_table_is_in_the_words_of_its_columns() -> None:
     assert (caught.value.field, caught.value.value) == ("n", "none")
 
 
+@pytest.mark.parametrize(
+    "nothing", ["", [], {"arrival_s": [], "input_tokens": [], "output_tokens": []}], ids=repr
+)
+def test_a_workload_without_requests_is_refused_in_its_own_words(nothing: Any) -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    with pytest.raises(llmsim.InputError, match=r"^workload is empty.*; give a ") as caught:
+        llmsim.run(cluster, nothing)
+    assert caught.value.field == "workload" and "input_toks" not in str(caught.value)
+
+
+def test_targets_that_are_none_have_a_field() -> None:
+    with pytest.raises(llmsim.InputError, match="needs milliseconds above 0") as caught:
+        llmsim.size("meta-llama/Llama-3.1-8B", "H100", rate=1, slo="ttft:zero")
+    assert (caught.value.field, caught.value.value) == ("slo", "ttft:zero")
+
+
 def test_a_share_is_no_percentile() -> None:
     result = llmsim.run(
         llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100"),

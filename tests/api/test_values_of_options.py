@@ -221,6 +221,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         ({"model": 5}, "model is 5; give the path"),
         ({"rate": None, "dataset": 5}, "dataset is 5; give the path"),
         ({"jobs": "x"}, "jobs is 'x'; give a whole number"),
+        ({"jobs": -1}, "jobs is -1; it must be from 0 to 1024"),
     ],
 )
 def test_arguments_of_size_are_checked_by_type(given: dict[str, Any], sentence: str) -> None:

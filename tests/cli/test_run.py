@@ -273,6 +273,24 @@ def test_requests_that_can_never_run_cost_exit_3_and_lose_nothing(
     assert len(output.read_text(encoding="utf-8").splitlines()) == 3
 
 
+def test_the_longest_request_that_can_never_run_says_how_long_is_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fifth request needs most; the first three are named, and two answers are cut."""
+    trace = tmp_path / "t.csv"
+    rows = [(200, 5), (210, 5), (220, 5), (230, 5), (900, 7), (90, 80), (80, 90)]
+    lines = [f"{n},{i},{o}" for n, (i, o) in enumerate(rows)]
+    trace.write_text("\n".join(["arrival,input,output", *lines]), encoding="utf-8")
+    assert run("--max-model-len", "100", dataset=trace) == 3
+    captured = capsys.readouterr()
+    assert (
+        "and 2 more; the other results were written; raise max_model_len to 907, or shorten "
+        in (captured.err)
+    )
+    assert captured.err.count("raise max_model_len") == 1
+    assert "the answers of 2 requests were cut" in captured.out
+
+
 def test_an_interrupted_run_writes_what_it_has(tmp_path: Path) -> None:
     output = tmp_path / "o.csv"
     command = [

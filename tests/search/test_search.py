@@ -249,6 +249,15 @@ def test_no_answer_is_said_with_an_example(
     assert captured.err.count("\n") == 1 and "tp must divide" in captured.out
 
 
+def test_an_unknown_option_is_refused_before_any_point_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, vary={"--max-num-sekqs": [1, 2]})
+    assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
+    captured = capsys.readouterr()
+    assert 'llmsim run (did you mean "--max-num-seqs"?)' in captured.err and not captured.out
+
+
 def test_an_unknown_figure_names_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,6 +145,8 @@ def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
         ("nodes[a].x", "write a path such as"),
         ("copies of nodes[0].instances[4]", "does not have"),
         ("copies of something", "copies of nodes[0].instances[0]"),
+        ("nodes[*].instances[0].tp_sise", 'is not a known key (did you mean "tp_size"?)'),
+        ("engine.blok_size", 'is not a known key (did you mean "block_size"?)'),
     ],
 )
 def test_names_that_the_cluster_file_does_not_have(name: str, said: str, tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_several_results_in_one_file_and_the_wrong_order(
     assert "the recorded run comes first" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_log_is_told_what_logs_there_are(tmp_path: Path) -> None:
+    """A cluster file with comments, as `llmsim init` writes it, is no CSV that lacks a column."""
+    path = tmp_path / "cluster.json"
+    path.write_text('// devices\n{"nodes": []}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"cluster.json:1: the first line is no header of a known"):
+        read_recording(path)
+
+
 def test_a_missing_column_is_called_missing(run: Path, tmp_path: Path) -> None:
     lines = engine_lines(run, tmp_path)
     del lines[3]["queued_ts"]

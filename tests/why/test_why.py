@@ -34,6 +34,7 @@ def test_a_healthy_run_has_no_cause(seed: int) -> None:
     answer = control(seed).answer()
     assert answer.causes == ()
     assert "No single cause" in str(answer)
+    assert "<pre>" in answer._repr_html_() and "No single cause" in answer._repr_html_()
     assert answer.what_ifs and answer.what_ifs[0].after is not None
 
 

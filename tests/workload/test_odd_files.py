@@ -184,6 +184,8 @@ UNANSWERED = '[{"id": "a", "conversations": [{"from": "human", "value": "hi"}]}]
         (b"TIMESTAMP;ContextTokens;GeneratedTokens\n1;2;3\n", 'separated by ";"'),
         (UNANSWERED.encode(), "none of the conversations has an answer to a question"),
         (b"arrival,input,input,output\n0,1,2,3\n", 'two columns are named "input"'),
+        (b"arrival,input,output\n0,-100,5\n", "a prompt has -100 tokens, but it must have 0 or"),
+        (b"arrival,input,output\n0,100,-5\n", "an answer has -5 tokens, but it must have 0 or"),
     ],
 )
 def test_what_keeps_a_file_from_being_a_trace_is_named(

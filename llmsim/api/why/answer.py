@@ -173,6 +173,12 @@ class Why:
 
         return text_of(self)
 
+    def _repr_html_(self) -> str:
+        """The answer for notebooks."""
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
 
 def why(
     result: "Result",

@@ -72,6 +72,11 @@ def _read_text(path: Path, text: str) -> Recording:
             return read_inference_perf(path, records)
         raise InputError(f"{path}: a JSON list is no known log; it may be {KINDS}")
     if not text.lstrip().startswith("{"):
+        number, header = lines[0]
+        if "," not in header or header.lstrip().startswith("//"):  # no CSV: a file with comments
+            raise InputError(
+                f"{path}:{number}: the first line is no header of a known log; it may be {KINDS}"
+            )
         return read_csv(path, text)
     whole = _whole(text)
     if whole is not None and (len(lines) > 1 or set(WHOLE_FILES) & set(whole)):

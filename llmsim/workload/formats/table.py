@@ -49,9 +49,11 @@ class Table(Collected):
         """
         if input_tokens < 1 or output_tokens < 1:
             if input_tokens < 0 or output_tokens < 0:
+                part = "a prompt" if input_tokens < 0 else "an answer"
                 raise self.refusal(
                     number,
-                    f"{min(input_tokens, output_tokens)} tokens, but there must be 0 or more",
+                    f"{part} has {min(input_tokens, output_tokens)} tokens, but it must have 0 or "
+                    "more",
                 )
             self.dropped(number)
             if self.source.options.failures == "drop":

@@ -1,6 +1,7 @@
 """`llmsim search`: which deployments of a space are best."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,6 +120,7 @@ def command(
     from llmsim.search.trials import Trials
 
     asked = load_space(space)
+    _check_options(asked.path, [*asked.file.options, *asked.file.vary])
     if plot is not None:
         check_writable(plot)
         draw_trials((), asked.objectives)  # what cannot be drawn is refused before the first run
@@ -151,6 +153,22 @@ def command(
     if not front:
         raise InfeasibleError(_why_none(found, output))
     return 0
+
+
+def _check_options(path: Path, names: Sequence[str]) -> None:
+    """Raises InputError for an option that `llmsim run` does not have, before any point is run."""
+    from typer.main import get_command
+
+    from llmsim.cli.app import run_app
+    from llmsim.cli.usage import unknown_option
+
+    parameters = get_command(run_app).params
+    known = [
+        one for parameter in parameters for one in (*parameter.opts, *parameter.secondary_opts)
+    ]
+    for name in names:
+        if name.startswith("--") and name not in known:
+            raise InputError(f"{path}: {unknown_option(name, known, 'llmsim run')}", field=name)
 
 
 def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
