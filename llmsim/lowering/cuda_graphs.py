@@ -32,8 +32,12 @@ FULL_DECODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
 def mixed_sizes(engine: EngineArgs) -> tuple[int, ...]:
-    """Sizes that any batch is padded to; FULL_DECODE_ONLY has none."""
-    return () if engine.cudagraph_mode == "FULL_DECODE_ONLY" else engine.cuda_graph_sizes
+    """Sizes that any batch is padded to, or steps with prompts where those have sizes of their own;
+    FULL_DECODE_ONLY has none.
+    """
+    if engine.cudagraph_mode == "FULL_DECODE_ONLY":
+        return ()
+    return engine.prefill_graph_sizes or engine.cuda_graph_sizes
 
 
 def decode_sizes(engine: EngineArgs) -> tuple[int, ...]:
@@ -78,7 +82,8 @@ def graph_rules(
         _native.GraphMode.FULL if engine.cudagraph_mode == "FULL" else _native.GraphMode.PIECEWISE
     )
     rules.largest_decode = max(decode_sizes(engine), default=0)
-    if engine.cudagraph_mode == "FULL_DECODE_ONLY":
+    rules.mixed_takes_decodes = not engine.prefill_graph_sizes
+    if engine.cudagraph_mode == "FULL_DECODE_ONLY" or engine.prefill_graph_sizes:
         sizes = padded_counts(decode_sizes(engine), request.max_tokens, multiple)
         rules.padded_decode = sizes.tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
+from llmsim.config.engine.sglang_defaults import with_server_defaults
 from llmsim.config.errors import DoesNotFit
 from llmsim.config.units import ns_to_ps
 from llmsim.core import GroupInfo
@@ -76,7 +77,7 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
-from llmsim.lowering.overlap import as_in_sglang, most_tokens
+from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -420,10 +421,13 @@ def _settled(
     """The group with what its engine derives from the model and the card, and its layout."""
     refuse_offloading(group, model)
     group = with_indexed_blocks(group, model, hardware)
+    architectures = tuple(architectures_of(model))
     limited = with_model_limits(
-        group.engine, model.max_position_embeddings, "the engine", architectures_of(model)
+        group.engine, model.max_position_embeddings, "the engine", architectures
     )
     limited = with_narrow_floats(limited, model)
+    server = server_of(group, model, members_of(group, model), architectures)
+    limited = with_server_defaults(limited, server)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
     group = with_stages(group, model, tiers=tiers)
     group = as_in_sglang(group, members_of(group, model), tiers=tiers)

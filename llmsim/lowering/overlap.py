@@ -1,5 +1,6 @@
-"""What SGLang's scheduler derives from a group's role and layout: whether it forms steps while the
-one before runs, how large they are, and what admission counts on.
+"""What SGLang derives from a group's role and layout: whether its scheduler forms steps while the
+one before runs, how large they are, what admission counts on, and what its server's defaults
+depend on.
 """
 
 from types import MappingProxyType
@@ -9,7 +10,9 @@ from msgspec.structs import replace
 from llmsim.config import Group
 from llmsim.config.engine.args import EngineArgs
 from llmsim.config.engine.schedulers import SGLANG
+from llmsim.config.engine.sglang_defaults import Server
 from llmsim.config.errors import NotYetError
+from llmsim.model import ModelConfig
 
 _OVERLAP = "sglang_overlap"
 _CONSERVATIVENESS = "sglang_conservativeness"
@@ -30,6 +33,24 @@ def as_in_sglang(group: Group, members: int, *, tiers: bool) -> Group:
         kept, of = _KEPT_BY_RANKS
         group = _with_parameter(group, _CONSERVATIVENESS, whole * kept // of)
     return _with_overlap(_without_default_cache(group), tiers=tiers)
+
+
+def server_of(
+    group: Group, model: ModelConfig, members: int, architectures: tuple[str, ...]
+) -> Server:
+    """What the defaults of SGLang's server depend on; its tp_size counts the devices of all
+    `members` of data-parallel attention.
+    """
+    return Server(
+        hardware=group.hardware,
+        memory_bytes=group.memory.capacity_bytes,
+        devices=group.num_devices // group.pp * members,
+        stages=group.pp,
+        attention_ranks=members,
+        pd_type=group.pd_type,
+        architectures=architectures,
+        latent=model.latent is not None,
+    )
 
 
 def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:

@@ -20,7 +20,14 @@ from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.lowering import LoweringOptions, lower
 from llmsim.lowering.cuda_graphs import kernels_of, scaled_dtypes
 from llmsim.lowering.types import LoweredGroup
-from llmsim.model import Layout, load_model, operators, resolve_dtypes
+from llmsim.model import (
+    Layout,
+    load_hardware,
+    load_model,
+    memory_ledger,
+    operators,
+    resolve_dtypes,
+)
 from llmsim.scheduling.conformance.vllm_live import installed_version
 from tests.costs.builders import request
 
@@ -57,6 +64,48 @@ def test_each_mode_has_its_graphs(mode: str, decodes: Any, mixed: Any, many_deco
     assert graphs(group)([1] * 98) == many_decodes
     assert graphs(group)([1000]) == (NONE, 1000)
     assert (group.engine.cuda_graph_sizes == ()) == (mode == "NONE")
+
+
+def test_sglangs_prompts_and_decodes_have_graphs_of_their_own() -> None:
+    """SGLang 0.5.10 on one H100: decodes of at most 256 sequences, prompts of at most 8,192 tokens;
+    decodes beyond replay none of the prompts' graphs.
+    """
+    group = lowered(engine_profile="sglang-0.5.10", scheduler="sglang")
+    assert graphs(group)([1] * 9) == (FULL, 12)
+    assert graphs(group)([1] * 256) == (FULL, 256)
+    assert graphs(group)([1] * 257) == (NONE, 257)
+    assert graphs(group)([1] * 9 + [8]) == (PIECEWISE, 20), "decodes that a chunk takes along"
+    assert graphs(group)([4_100]) == (PIECEWISE, 4_608)
+    before = lowered(engine_profile="sglang-0.5", scheduler="sglang")
+    assert graphs(before)([1] * 9) == (FULL, 12)
+    assert graphs(before)([4_100]) == (NONE, 4_100)
+
+
+def test_sglang_leaves_room_instead_of_profiling_a_batch() -> None:
+    ledger = lowered(engine_profile="sglang-0.5", scheduler="sglang").ledger
+    labels = " ".join(label for label, _ in ledger.lines)
+    assert "sampler" not in labels and "CUDA graphs" not in labels and "activations" not in labels
+
+
+def test_tokens_of_a_published_server_of_sglang() -> None:
+    """Qwen3-235B in FP8 on four H100 with --mem-fraction-static 0.93: 367,404 tokens
+    (vllm-project/vllm, issue 21348).
+    """
+    model = load_model("Qwen/Qwen3-235B-A22B-FP8")
+    hardware = load_hardware("H100")
+    assert hardware is not None
+    ledger = memory_ledger(
+        model,
+        Layout(4, 1),
+        resolve_dtypes(model, None, "auto"),
+        device_bytes=hardware.memory_bytes,
+        utilization=0.93,
+        max_num_seqs=2048,
+        max_num_batched_tokens=8192,
+        block_size=1,
+        rules=load_profile("sglang-0.5").memory,
+    )
+    assert ledger.num_blocks == pytest.approx(367_404, rel=0.05)
 
 
 def test_with_drafts_a_uniform_decode_has_all_of_them() -> None:

@@ -34,6 +34,7 @@ CLUSTER_FILE = "cluster file"
 
 _SHOWN_APART = ("origin", "limits", "scheduler_parameters", "wanted_profile", "host_ranks_ps")
 _SHOWN_IF_SET = (
+    "prefill_graph_sizes",
     "host_sequence_ps",
     "prepare_sequence_ps",
     "native_sampler",
@@ -241,6 +242,10 @@ class EngineArgs(Struct, frozen=True):
     """Field -> "command line", "cluster file" or "engine profile vllm-0.24 (H100)"; "model" where
     it is None.
     """
+    prefill_graph_sizes: tuple[int, ...] = ()
+    """Sizes of graphs that only steps with prompts replay; empty: those of `cuda_graph_sizes` are
+    for any batch.
+    """
     host_ranks_ps: int = 0
     """The part of `host_gap_ps` that talking to the processes of several devices takes."""
 
@@ -319,6 +324,7 @@ def resolve_engine(
         values[f"{name}_ps"] = None if given is None else ns_to_ps(given)
         origin[f"{name}_ps"] = origin.pop(f"{name}_ns")
     named = [layer for layer in layers if layer.profile is not None]
+    origin["prefill_graph_sizes"] = f"engine profile {profile.name}"
     origin["engine_profile"] = origin["wanted_profile"] = named[0].origin if named else "default"
     return EngineArgs(
         engine_profile=profile.name,

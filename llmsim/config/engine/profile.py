@@ -48,6 +48,10 @@ class DeviceClass(Struct, frozen=True):
     min_memory_gib: int = 0
     name_contains: tuple[str, ...] = ()
     name_excludes: tuple[str, ...] = ()
+    decode_graphs: tuple[int, ...] = ()
+    """Sequences of the largest graph of decodes on fewer than four devices, and on four or more;
+    empty: `GraphRule` alone says it.
+    """
 
     def fits(self, hardware: str, memory_bytes: int) -> bool:
         """Names are compared in lower case, as the engine does with the driver's device name."""
@@ -105,6 +109,59 @@ class GraphRule(Struct, frozen=True):
         return tuple(sorted(found))
 
 
+class PrefillGraphs(Struct, frozen=True):
+    """Graphs that steps with prompts replay, apart from those of decodes."""
+
+    ranges: tuple[range, ...]
+    """Captured token counts, as far as the token budget reaches."""
+    latent_max_tokens: int
+    """The largest one of models with multi-head latent attention; 0: they have none."""
+    without: tuple[str, ...] = ()
+    """Architectures (names in config.json) that have none."""
+    alone: bool = False
+    """Neither servers with roles nor ranks of data-parallel attention have any."""
+
+    def sizes(
+        self, max_num_batched_tokens: int, architectures: Iterable[str], *, latent: bool
+    ) -> tuple[int, ...]:
+        """The captured token counts of a model, ascending."""
+        if any(name in self.without for name in architectures):
+            return ()
+        most = max_num_batched_tokens
+        if latent:
+            most = min(most, self.latent_max_tokens)
+        return tuple(size for size in chain(*self.ranges) if size <= most)
+
+
+class StaticMemory(Struct, frozen=True):
+    """How an engine chooses the share of a device's memory for weights and KV where nobody says it:
+    it leaves out what it expects steps and graphs to need, MiB.
+    """
+
+    constant_mib: float
+    mib_per_prompt_token: float
+    """For each token of the budget of prompts, at least for `least_prompt_tokens`."""
+    least_prompt_tokens: int
+    mib_per_decode: float
+    """For each sequence of the largest graph of decodes."""
+    mib_of_eight_devices: float
+    """For a group of eight devices, and their share for fewer."""
+    mib_per_decode_of_a_rank: float
+    """With data-parallel attention the same for each rank, and `mib_per_decode_of_many` more beyond
+    `many_decodes`.
+    """
+    mib_per_decode_of_many: float
+    many_decodes: int
+    mib_per_prefill_graph: float
+    latent_prefill_graphs_mib: float
+    """All graphs of prompts of a model with multi-head latent attention."""
+    floor_mib: float
+    """The least that devices of more than `floor_above_gib` leave out."""
+    floor_above_gib: int
+    drafts_mib: float
+    """For a drafter with a model of its own."""
+
+
 def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
     """Sizes rounded up to whole decodes of `query` tokens, as far as they stay within the largest.
 
@@ -145,6 +202,10 @@ class MemoryRules(Struct, frozen=True):
     """The same on NVLink, where vLLM has all-reduces of its own; None: as elsewhere."""
     native_sampler: bool = False
     """FlashInfer is not installed."""
+    profiles_a_batch: bool = True
+    """The engine runs its largest batch before it sizes the KV cache, and what that takes comes off
+    the share of the memory; else the share is what weights and KV may take.
+    """
 
     @property
     def sampled_bytes_per_logit(self) -> int:
@@ -206,6 +267,10 @@ class EngineProfile(Struct, frozen=True):
     device_classes: tuple[DeviceClass, ...]
     cuda_graphs: GraphRule
     memory: MemoryRules
+    static_memory: StaticMemory | None = None
+    """None: the share of the memory is a constant."""
+    prefill_graphs: PrefillGraphs | None = None
+    """None: the sizes of decodes' graphs are also those of any batch."""
     vllm_release: str = ""
     """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any.
     """
@@ -373,6 +438,8 @@ def load_profile(name: str) -> EngineProfile:
         device_classes=tuple(_device_class(entry) for entry in data["device_classes"]),
         cuda_graphs=_graph_rule(data["cuda_graphs"]),
         memory=MemoryRules(**data["memory"]),
+        static_memory=_static_memory(data.get("static_memory")),
+        prefill_graphs=_prefill_graphs(data.get("prefill_graphs")),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
@@ -405,6 +472,21 @@ def load_profile(name: str) -> EngineProfile:
         pads_new_decodes=schedule.get("pads_new_decodes", False),
         lone_prompt_uncapped=schedule.get("lone_prompt_uncapped", False),
         rules=_rules(schedule.get("rules", ())),
+    )
+
+
+def _static_memory(entry: Mapping[str, float] | None) -> StaticMemory | None:
+    return None if entry is None else StaticMemory(**entry)  # type: ignore[arg-type]
+
+
+def _prefill_graphs(entry: Mapping[str, Any] | None) -> PrefillGraphs | None:
+    if entry is None:
+        return None
+    return PrefillGraphs(
+        _ranges(entry["ranges"]),
+        entry["latent_max_tokens"],
+        tuple(entry.get("without", ())),
+        entry.get("alone", False),
     )
 
 

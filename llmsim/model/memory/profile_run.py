@@ -44,6 +44,8 @@ class ProfileRun(Struct, frozen=True):
         """All of it. Sizes follow from shapes; what does not is in the engine's `MemoryRules`, each
         with its origin.
         """
+        if not self.rules.profiles_a_batch:
+            return (*self._rotary, ("kernels and workspaces", self.rules.kernel_bytes))
         if self.layout.domain == "ffn":  # it neither attends nor samples
             return (self._layer, *self._graphs)
         return (*self._rotary, *self._peak, *self._filter, *self._graphs)

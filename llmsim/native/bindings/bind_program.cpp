@@ -196,6 +196,7 @@ void bind_rules(nb::module_& m) {
       .def_rw("query", &GraphRules::query)
       .def_rw("largest_decode", &GraphRules::largest_decode)
       .def_rw("largest_mixed", &GraphRules::largest_mixed)
+      .def_rw("mixed_takes_decodes", &GraphRules::mixed_takes_decodes)
       .def_rw("mixed", &GraphRules::mixed)
       .def_rw("padded_decode", &GraphRules::padded_decode)
       .def_rw("host_ps", &GraphRules::host_ps)

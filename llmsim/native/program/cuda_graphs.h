@@ -20,6 +20,7 @@ struct GraphRules {
   std::int64_t largest_decode = 0;          // full graphs of uniform decodes reach so far; 0: none
   std::int64_t largest_mixed = 0;           // graphs of any batch; 0: none
   GraphMode mixed = GraphMode::kPiecewise;  // what those are
+  bool mixed_takes_decodes = true;          // decodes beyond largest_decode replay one of those
   std::vector<std::int32_t> padded_decode;  // by tokens; empty: as other batches
   // By pipeline stage: the host's time to launch its kernels in each mode; none: it takes no time.
   std::vector<std::array<Ps, kNumGraphModes>> host_ps;
@@ -39,7 +40,9 @@ struct GraphRules {
   }
 
   GraphMode mode(const Features& f) const {
-    if (decodes_alike(f) && f.tokens <= largest_decode) return GraphMode::kFull;
+    const bool decodes = decodes_alike(f);
+    if (decodes && f.tokens <= largest_decode) return GraphMode::kFull;
+    if (decodes && !mixed_takes_decodes) return GraphMode::kNone;
     return f.tokens <= largest_mixed ? mixed : GraphMode::kNone;
   }
   // A rank without work takes part with what others would decode.

@@ -118,7 +118,8 @@ class Program {
   // What every member of a domain runs at whose largest batch has so many tokens, in the mode that
   // they agree on.
   std::int64_t padded(std::int64_t tokens, GraphMode mode) const {
-    const bool own = mode == GraphMode::kFull && !graphs_.padded_decode.empty();
+    const bool eager_decodes = mode == GraphMode::kNone && !graphs_.mixed_takes_decodes;
+    const bool own = (mode == GraphMode::kFull || eager_decodes) && !graphs_.padded_decode.empty();
     return (own ? graphs_.padded_decode : padded_tokens_)[static_cast<std::size_t>(tokens)];
   }
   // Throws std::invalid_argument for sizes beyond the tables. Without it no step is bound by its
