@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.core import MAX_HORIZON_PS
 
 if TYPE_CHECKING:
     from llmsim.core import Workload
@@ -24,6 +25,7 @@ PER_S = {
     "arrival_ps": 10**12,
 }
 """Columns that may hold the arrivals, and their units in a second."""
+LATEST_NS = MAX_HORIZON_PS // 1000
 ARRIVALS_BY_UNIT = {"ms": "arrival_ms", "us": "arrival_us", "ns": "arrival_time_ns"}
 """Unit of a column with a usual name -> its name in `PER_S`; seconds else."""
 COLUMNS = {
@@ -336,10 +338,21 @@ def _whole(value: Any) -> Any:
 def _nanoseconds(name: str, number: int, column: str, value: Any) -> int:
     try:
         nanoseconds: int = round(value * 10**9 / PER_S[column])
-        return nanoseconds
     except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"{name}:{number}: {column} is {value!r:.60}; give a finite number of at least 0",
             field=column,
             value=value,
         ) from None
+    if not 0 <= nanoseconds <= LATEST_NS:
+        raise InputError(
+            f"{name}:{number}: {column} is {_plain_number(value)!r:.60}; give a time from 0 to 53 "
+            "days, counted from the first request",
+            field=column,
+            value=value,
+        )
+    return nanoseconds
+
+
+def _plain_number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

@@ -24,6 +24,8 @@ def check_writable(path: str | Path) -> Path:
     Raises InputError saying what is in the way.
     """
     target = Path(path)
+    if str(target) == "-":
+        raise InputError("the output is -, which is no file; name one, or give /dev/stdout")
     try:
         if target.is_dir():
             raise InputError(f"{target}: the output is a folder, but must be a file")

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmsim.config.errors import InputError
 from llmsim.model import load_model
 from llmsim.model.hardware import YOUR_OWN
 from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
@@ -44,6 +47,19 @@ class Answer:
         if best is None or best.run is None:
             return []
         return self.found.question.load.run_arguments(best.run.requests)
+
+    def emit(self, folder: str | PathLike[str]) -> list[Path]:
+        """Writes the files of `llmsim size --emit` for the best deployment into a folder; raises
+        InputError where nothing meets the targets, or the folder cannot be written.
+        """
+        from llmsim.sizing.emit import emit
+
+        if self.best is None:
+            raise InputError(
+                "nothing meets the targets, so that there is no deployment to write; relax the "
+                "targets, or raise max_devices"
+            )
+        return emit(self.best.plan, Path(folder), self.run_arguments)
 
     @property
     def next(self) -> list[tuple[Candidate, str]]:

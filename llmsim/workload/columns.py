@@ -274,9 +274,9 @@ def _repeated(what: str, names: Sequence[str], lines: Sequence[int]) -> list[str
         return []
     name = names[again[0]]
     first, second = lines[first_row[name]], lines[again[0]]
+    repeat = "1 line repeats" if len(again) == 1 else f"{len(again)} lines repeat"
     return [
-        f'{len(again)} lines repeat a {what} of another, the first of them "{name}" (lines {first} '
-        f"and {second})"
+        f'{repeat} a {what} of another, the first of them "{name}" (lines {first} and {second})'
     ]
 
 

@@ -83,6 +83,8 @@ def _missing(path: Path) -> InputError:
         from llmsim.workload.spec_text import EXAMPLE
 
         said = f"no such trace file; a generator is written as {EXAMPLE}"
+    elif str(path) == "-":
+        said = "no such trace file; /dev/stdin is what is piped in"
     else:
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         said = f"no such trace file{nearest(path.name, siblings)}"

@@ -406,6 +406,17 @@ def test_a_workload_without_requests_is_refused_in_its_own_words(nothing: Any) -
     assert caught.value.field == "workload" and "input_toks" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("column", "value"), [("arrival_s", -1), ("arrival_ms", 1.7e12)])
+def test_a_time_that_no_run_has_is_told_in_the_words_of_its_column(
+    column: str, value: float
+) -> None:
+    table = {column: [0, value], "input_tokens": [8, 8], "output_tokens": [2, 2]}
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    with pytest.raises(llmsim.InputError, match=f"columns:2: {column} is .* 53 days") as caught:
+        llmsim.run(cluster, table)
+    assert (caught.value.field, caught.value.value) == (column, value)
+
+
 def test_targets_that_are_none_have_a_field() -> None:
     with pytest.raises(llmsim.InputError, match="needs milliseconds above 0") as caught:
         llmsim.size("meta-llama/Llama-3.1-8B", "H100", rate=1, slo="ttft:zero")

@@ -19,6 +19,7 @@ from llmsim.export.files import atomic_writer, check_writable, check_writable_fo
 from llmsim.export.parquet import write_requests
 from llmsim.export.run_dir import RunRecord, write_run_dir
 from llmsim.results.summary import summary
+from llmsim.workload import load_dataset
 
 RECORD = RunRecord(
     argv=["run", "x"],
@@ -187,6 +188,15 @@ def test_check_finds_what_is_in_the_way(tmp_path):
         with pytest.raises(InputError) as caught:
             check(tmp_path / path)
         assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_a_dash_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"the output is -, .* give /dev/stdout"):
+        check_writable("-")
+    with pytest.raises(InputError, match="/dev/stdin is what is piped in"):
+        load_dataset("-", known_models=(), granularity=16)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_read_only_folder_is_refused(tmp_path):

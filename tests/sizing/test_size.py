@@ -175,7 +175,7 @@ def test_the_headline_is_a_run_of_the_emitted_files(
     found = answer if kind == "rate" else size(model, device, **asked)
     best = found.best
     assert best is not None and best.run is not None
-    emit(best.plan, tmp_path, found.run_arguments)
+    assert {path.name for path in found.emit(tmp_path)} >= {"llmsim.sh", "cluster.json", "vllm.sh"}
     _, _, command = (tmp_path / "llmsim.sh").read_text().splitlines()
     words = [one.replace("$(dirname $0)", str(tmp_path)) for one in shlex.split(command)]
     assert words[0] == "llmsim" and words[-1] == "$@"
@@ -631,6 +631,8 @@ def test_the_nearest_deployment_is_named_where_nothing_takes_any_load() -> None:
     found = size(MODEL, "L40S", rate=1, slo="tpot:3", architecture="colocated")
     assert found.best is None
     shown = text(found)
+    with pytest.raises(InputError, match="nothing meets the targets"):
+        found.emit("files")
     nearest, missed = found.next[0]
     assert nearest.run is not None and nearest.run.level < 1 and not math.isinf(nearest.run.level)
     assert missed.startswith("even at ") and "over 3 ms" in missed and missed in shown

@@ -256,7 +256,7 @@ def test_names_that_lines_share_are_noted(read):
     ).notes
     for said in (
         '2 lines repeat a request_id of another, the first of them "a" (lines 3 and 4)',
-        '1 lines repeat a session_id of another, the first of them "s" (lines 1 and 2)',
+        '1 line repeats a session_id of another, the first of them "s" (lines 1 and 2)',
     ):
         assert any(said in note for note in notes)
 

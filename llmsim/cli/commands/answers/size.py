@@ -167,9 +167,7 @@ def command(
     if answer.best is None:
         return NOTHING_MEETS
     if emit is not None:
-        from llmsim.sizing.emit import emit as write
-
-        for path in write(answer.best.plan, emit, answer.run_arguments):
+        for path in answer.emit(emit):
             print(path, file=sys.stderr)
     return 0
 
