@@ -19,6 +19,7 @@ _OTHER_NAMES = {
     "bandwidth": "mem_bw",
     "capacity": "mem_size",
     "num_gpu_blocks": "num_gpu_blocks_override",
+    "quantization": "dtype",
 }
 """Keys that other tools use for what this file calls otherwise; spelling alone would not find them.
 """

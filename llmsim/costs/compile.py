@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 SLOW_LINKS = 5.0
 """Times a ring on the data sheet's links: beyond what protocols and small messages cost."""
 
+UNUSED_LINKS = "link_bw and link_latency of the cluster file are not used for them"
+"""In notes about collectives whose times are measured."""
+
 CODE_VERSION = 1
 """Version of the cached form; raised when old files must not be read any more."""
 
@@ -217,8 +220,7 @@ def _missing(first: CostSource, names: list[str], other: str) -> str:
 def _unused_links(ranks: str, example: OpCost) -> str:
     return (
         f"collectives among {ranks} take measured times ({example.name}: {example.source}): "
-        "link_bw and link_latency "
-        "of the cluster file are not used for them (--collective-costs links uses them)"
+        f"{UNUSED_LINKS} (--collective-costs links uses them)"
     )
 
 

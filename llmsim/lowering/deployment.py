@@ -9,6 +9,8 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import AfdRole, Offloading
 from llmsim.config.errors import DoesNotFit, InputError, LlmsimError
+from llmsim.core import Note
+from llmsim.costs.compile import UNUSED_LINKS
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
 from llmsim.lowering.afd.domain import afd_config, roles_of
@@ -54,6 +56,10 @@ from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptio
 
 MAX_GROUPS = 8192
 """A group's tables and counters take about 0.1 MB."""
+OTHER_LINKS = 2.0
+"""Links that are so many times as fast as others are other links: files have either direction or
+both.
+"""
 
 
 Kinds = dict[tuple[object, ...], LoweredGroup]
@@ -240,7 +246,7 @@ def _notes(
     kinds = list(kinds)
     notes: list[str] = []
     for lowered in kinds:
-        notes += [*lowered.model.notes, *lowered.ledger.notes, *lowered.costs.notes]
+        notes += [*lowered.model.notes, *lowered.ledger.notes, *_cost_notes(deployment, lowered)]
         notes += lowered.offload.notes if lowered.offload is not None else ()
         notes += lowered.draft.notes if lowered.draft is not None else ()
         notes += refused_lengths(lowered)
@@ -252,6 +258,18 @@ def _notes(
         notes += narrow_notes(lowered.engine, lowered.model)
     notes += server_notes(deployment, groups)
     return tuple(dict.fromkeys(notes))
+
+
+def _cost_notes(deployment: Deployment, lowered: LoweredGroup) -> list[str]:
+    """Notes of a group's operator times; links that are not used change a decision where the
+    cluster file has other ones than the machine whose times are taken.
+    """
+    given = deployment.link.bandwidth_bytes_per_s[0]
+    sheet = lowered.hardware
+    known = given if sheet is None else sheet.intra_node_link_bytes_per_s
+    if max(given, known) <= OTHER_LINKS * min(given, known):
+        return list(lowered.costs.notes)
+    return [Note(note) if UNUSED_LINKS in note else note for note in lowered.costs.notes]
 
 
 class _Shared(Struct, frozen=True, eq=False):

@@ -125,7 +125,7 @@ def test_an_unknown_key_comes_before_what_it_leaves_missing() -> None:
 
 @pytest.mark.parametrize(
     ("foreign", "ours"),
-    [("num_gpus", "num_npus"), ("gpu", "hardware")],
+    [("num_gpus", "num_npus"), ("gpu", "hardware"), ("quantization", "dtype")],
 )
 def test_names_of_other_tools_are_translated(foreign: str, ours: str) -> None:
     assert f'{foreign} is not a known key (did you mean "{ours}"?)' in message(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import llmsim
 from llmsim.cli import main
 from llmsim.core import Note, Severity
 from llmsim.results.headline import MOST_LINES, decisive_notes, render_headline
@@ -52,6 +53,17 @@ def test_notes_are_shown_where_they_change_a_decision(build):
     assert "the run was interrupted" in text and "more, -v lists them" in text
     assert "unequal lengths" not in text and ", 3 notes;" in text
     assert "Cost:" not in text  # the least important line went
+
+
+def test_links_that_are_not_used_change_a_decision_where_they_are_others() -> None:
+    """Measured collectives are those of NVLink: a file with a thousandth of it is told so."""
+    pytest.importorskip("aiconfigurator_core", reason="collectives are the silicon database's")
+    load = "synthetic:n=2,rate=2,input=100,output=4,seed=1"
+    for link_gb_per_s, decides in ((450, False), (300, False), (0.45, True), (5000, True)):
+        fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", tp=2).fields()
+        found = llmsim.run({**fields, "link_bw": link_gb_per_s}, load).summary
+        said = [note for note in decisive_notes(found) if "link_bw and link_latency" in note]
+        assert bool(said) == decides
 
 
 def test_missing_values_are_dashes(build):
