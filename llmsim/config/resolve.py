@@ -30,7 +30,12 @@ from llmsim.config.device_memory import SheetMemory, device_memory
 from llmsim.config.engine.args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine.defaults import synchronous_origin
 from llmsim.config.engine.options import EngineOptions, EngineOverrides, given, name_used
-from llmsim.config.engine.profile import DEFAULT_PROFILE, EngineProfile, load_profile
+from llmsim.config.engine.profile import (
+    DEFAULT_PROFILE,
+    DEFAULT_PROFILES,
+    EngineProfile,
+    load_profile,
+)
 from llmsim.config.engine.schedulers import KINDS, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.topology.placement import place_topology
@@ -276,7 +281,8 @@ def _profile(layers: list[Given]) -> EngineProfile:
                 return load_profile(layer.profile)
             except InputError as error:
                 raise InputError(f"{layer.position('engine_profile')}: {error}") from None
-    return load_profile(DEFAULT_PROFILE)
+    schedulers = [layer.values["scheduler"] for layer in layers if "scheduler" in layer.values]
+    return load_profile(DEFAULT_PROFILES.get(next(iter(schedulers), None), DEFAULT_PROFILE))
 
 
 def _file_layer(cluster: Cluster, location: Location, options: EngineOptions) -> Given:

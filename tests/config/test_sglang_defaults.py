@@ -1,14 +1,17 @@
 """What SGLang's server derives from its card, its layout and its model, by release."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llmsim.config import EngineOverrides, load_cluster, resolve
 from llmsim.config.engine.args import EngineArgs, Given, resolve_engine
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.sglang_defaults import Server, with_server_defaults
 from llmsim.config.engine.speculative import SpeculativeConfig
 
+CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 GIB = 1 << 30
 H100, H200, B200, MI355X, L40S, RTX4090 = (
     int(gib * GIB) for gib in (79.65, 140.4, 179.1, 288, 44.99, 23.99)
@@ -112,3 +115,16 @@ def test_graphs_of_prompts(release: str, server: Any, sizes: int, largest: int) 
 def test_other_engines_are_left_alone() -> None:
     args = resolve_engine([], load_profile("vllm-0.24"), "gpu", H100)
     assert with_server_defaults(args, Server("gpu", H100)) == args
+
+
+def test_the_scheduler_decides_the_default_release() -> None:
+    cluster = load_cluster(CLUSTER)
+
+    def profile(**options: Any) -> str:
+        group = resolve(cluster, EngineOverrides(**options)).groups[0]
+        return group.engine.engine_profile
+
+    assert profile() == "vllm-0.24"
+    assert profile(scheduler="sglang") == "sglang-0.5.23"
+    assert profile(scheduler="sglang", engine_profile="sglang-0.5.7") == "sglang-0.5"
+    assert profile(scheduler="sglang", engine_profile="vllm-0.24") == "vllm-0.24"

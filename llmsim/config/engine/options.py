@@ -163,7 +163,9 @@ class EngineOptions(Section):
         return fields
 
     engine_profile: Annotated[Name | None, OnCommandLine(str)] = Field(
-        default=None, description="Applies the defaults of an engine version, such as vllm-0.24."
+        default=None,
+        description="Applies the defaults of an engine version; default vllm-0.24, or "
+        "sglang-0.5.23 with the scheduler sglang.",
     )
     max_num_seqs: Annotated[Count | None, OnCommandLine(int, ("--max-batch",))] = Field(
         default=None, description="Limits the sequences of a step; 0 sets no limit."

@@ -14,12 +14,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from llmsim.config import input_files
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.units import BYTES_PER_GIB
 from llmsim.presets import PRESETS_DIR
 
 DEFAULT_PROFILE = "vllm-0.24"
+DEFAULT_PROFILES = MappingProxyType({SGLANG: "sglang-0.5.23"})
+"""Those of schedulers that another engine has: the release with which its schedule was compared."""
 PROVEN = ("0.24", "0.28", "0.33")
 """Releases of vLLM whose schedule was compared with ours step by step, ascending."""
 EVERY_ARCHITECTURE = "*"
