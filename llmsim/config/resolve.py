@@ -282,7 +282,8 @@ def _profile(layers: list[Given]) -> EngineProfile:
             except InputError as error:
                 raise InputError(f"{layer.position('engine_profile')}: {error}") from None
     schedulers = [layer.values["scheduler"] for layer in layers if "scheduler" in layer.values]
-    return load_profile(DEFAULT_PROFILES.get(next(iter(schedulers), None), DEFAULT_PROFILE))
+    scheduler: str = next(iter(schedulers), VLLM)
+    return load_profile(DEFAULT_PROFILES.get(scheduler, DEFAULT_PROFILE))
 
 
 def _file_layer(cluster: Cluster, location: Location, options: EngineOptions) -> Given:
