@@ -330,7 +330,7 @@ def test_baseten_parquet_and_arrow(tmp_path):
         ),
         (
             b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,-3,4\n",
-            ":2:1: -3 tokens",
+            ":2:1: a prompt has -3 tokens, but it must have 0 or more",
         ),
         (
             b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,3\n",

@@ -292,6 +292,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, NDArray[np.gen
 def _columns(file: TableFile, columns: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
     import pyarrow.parquet as parquet  # heavy: only where a table must be read
 
+    input_files.note(file.path)  # again: whoever opens a file says so
     present = [name for name in columns if name in parquet.read_schema(file.path).names]
     # Words recur in thousands of rows: as a dictionary each becomes one string of Python.
     table = parquet.ParquetFile(file.path, read_dictionary=present).read(columns=present)
