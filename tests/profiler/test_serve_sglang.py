@@ -235,7 +235,7 @@ def test_every_token_is_in_one_step(options: ServeOptions) -> None:
 def test_what_sglang_refuses_is_one_sentence(options: ServeOptions) -> None:
     with pytest.raises(InputError, match="SGLang cannot start: no_such is no argument"):
         logged(replace(options, engine_arguments={"no_such": 1}), [TRACE])
-    with pytest.raises(InputError, match="--clock cpu: SGLang's engine runs in several processes"):
+    with pytest.raises(InputError, match="--clock cpu: SGLang's engine stamps wall time"):
         logged(replace(options, clock="cpu"), [TRACE])
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 
 from llmsim.config.errors import InputError
@@ -18,6 +19,7 @@ from llmsim.profiler.serve.serve_log import Job, ServeOptions, Stamps
 
 LEAD_S = 0.2
 """Time between the submission of a trace and its first arrival."""
+WARM_UP_TOKENS = 4
 FIRST_DEVICE = "0"
 """Whose power and clocks are read, as NVML counts devices."""
 
@@ -37,6 +39,30 @@ def write_config(model: str, folder: Path) -> None:
             )
         fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]
     (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+
+
+def replay_on(
+    engine: str, options: ServeOptions, replay: Callable[[str], Coroutine[None, None, None]]
+) -> None:
+    """Runs `replay` with a folder that holds the model's configuration.
+
+    Raises InputError for another clock than that of the wall, by which engines stamp.
+    """
+    if options.clock != "wall":
+        raise InputError(
+            f"--clock cpu: {engine}'s engine stamps wall time; say wall, or --engine transformers"
+        )
+    with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
+        write_config(options.model, Path(folder))
+        asyncio.run(replay(folder))
+
+
+def short_jobs(jobs: Sequence[Job], count: int) -> list[Job]:
+    """Requests like the first ones of the trace, but short, that run before the clock counts."""
+    return [
+        Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), WARM_UP_TOKENS)
+        for i, job in enumerate(jobs[:count])
+    ]
 
 
 class Prompts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -19,15 +18,13 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.profiler.device.power import PowerMeter
-from llmsim.profiler.serve.made_up import FIRST_DEVICE, Prompts, serve, write_config
+from llmsim.profiler.serve.made_up import FIRST_DEVICE, Prompts, replay_on, serve, short_jobs
 from llmsim.profiler.serve.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps
 from llmsim.profiler.serve.sglang_batches import (
     RECORD_VARIABLE,
     run_recording_scheduler,
     take_steps,
 )
-
-WARM_UP_TOKENS = 4
 
 
 def replay(
@@ -38,14 +35,7 @@ def replay(
     Each request is submitted at its own time, whatever the engine does. Raises InputError for
     an engine that cannot start or stops; what `done` took before stays.
     """
-    if options.clock != "wall":
-        raise InputError(
-            "--clock cpu: SGLang's engine runs in several processes; say wall, or --engine "
-            "transformers"
-        )
-    with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
-        write_config(options.model, Path(folder))
-        asyncio.run(_replay(options, traces, done, folder))
+    replay_on("SGLang", options, lambda folder: _replay(options, traces, done, folder))
 
 
 def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
@@ -93,10 +83,7 @@ async def _replay(
         return await _one(engine, job, prompt_ids, due)
 
     try:
-        small = [
-            Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), WARM_UP_TOKENS)
-            for i, job in enumerate(traces[0][: options.warm_up])
-        ]
+        small = short_jobs(traces[0], options.warm_up)
         take_steps(record, last_token_of(await serve(one, small, prompts)))
         for jobs in traces:
             began = time.perf_counter()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.profiler.device.power import PowerMeter
-from llmsim.profiler.serve.made_up import FIRST_DEVICE, Prompts, serve, write_config
+from llmsim.profiler.serve.made_up import FIRST_DEVICE, Prompts, replay_on, serve, short_jobs
 from llmsim.profiler.serve.serve_log import LONG_DTYPES, Job, Log, ServeOptions, Stamps
 from llmsim.profiler.serve.vllm_batches import QUALIFIED_NAME, RECORD_VARIABLE, take_steps
 
@@ -30,13 +29,7 @@ def replay(
     Each request is submitted at its own time, whatever the engine does. Raises InputError for
     an engine that cannot start or stops; what `done` took before stays.
     """
-    if options.clock != "wall":
-        raise InputError(
-            "--clock cpu: vLLM's engine stamps wall time; say wall, or --engine transformers"
-        )
-    with tempfile.TemporaryDirectory(prefix="serve-log-") as folder:
-        write_config(options.model, Path(folder))
-        asyncio.run(_replay(options, traces, done, folder))
+    replay_on("vLLM", options, lambda folder: _replay(options, traces, done, folder))
 
 
 def engine_arguments(options: ServeOptions, folder: str) -> dict[str, Any]:
@@ -87,10 +80,7 @@ async def _replay(
         return await _one(engine, job, prompt_ids, due)
 
     try:
-        small = [
-            Job(f"warm-up-{i}", 0.0, min(job.input_tokens, 64), 4)
-            for i, job in enumerate(traces[0][: options.warm_up])
-        ]
+        small = short_jobs(traces[0], options.warm_up)
         await serve(one, small, prompts)
         for jobs in traces:
             take_steps(record)
