@@ -70,7 +70,7 @@ def figures(scheduler: str, count: int, assumed: dict[str, Any], given: Any) -> 
     result = llmsim.run(
         cluster(16, assumed["stages"]), workload(count, assumed, given.trace), series=False,
         scheduler=scheduler, max_num_batched_tokens=assumed["budget"], async_scheduling=False,
-        max_model_len=32_768,
+        max_model_len=32_768, engine_profile="vllm-0.24",  # only the schedulers differ
     )  # fmt: skip
     summary, steps = result.summary, result.steps
     work = steps[steps.sequences > 0]
