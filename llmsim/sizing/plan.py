@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
 from llmsim.config import EngineOverrides, parse_cluster, resolve
-from llmsim.config.deployment import Deployment, Group, Node
+from llmsim.config.deployment import AfdRole, Deployment, Group, Node
 
 Option = tuple[str, Any]
 
@@ -196,7 +196,7 @@ class Plan:
         at = _Filling(self.devices_per_node)
         for pool in self.pools:
             parts = pool.shape.instances(experts=_has_experts(self.model))
-            whole = pool.shape.devices <= self.devices_per_node
+            whole = self._on_one_node(pool.shape)
             for _ in range(pool.count):
                 if whole:
                     yield (at.take(pool.shape.devices),) * len(parts), pool
@@ -215,6 +215,20 @@ class Plan:
             return [{**named, **part.keys, "afd_group": afd_name(number)} for part in parts]
         role = {"pd_type": pool.role} if pool.role else {}
         return [{**named, **part.keys, **role} for part in parts]
+
+    def _smallest_pool(self, pool: Pool) -> Pool:
+        """One instance; with attention and FFN apart one of each role, if these are on nodes of
+        their own as all of them are.
+        """
+        one = dataclasses.replace(pool, count=1)
+        if not pool.shape.ffn:
+            return one
+        shape = dataclasses.replace(pool.shape, attentions=1, ffns=1)
+        is_alike = self._on_one_node(shape) == self._on_one_node(pool.shape)
+        return dataclasses.replace(one, shape=shape) if is_alike else one
+
+    def _on_one_node(self, shape: Shape) -> bool:
+        return shape.devices <= self.devices_per_node
 
     @property
     def _link_gb_per_s(self) -> float:
@@ -282,8 +296,10 @@ def afd_name(number: int) -> str:
 
 
 def _expanded(plan: Plan) -> Deployment:
-    """The deployment of all instances: copies of the groups of one instance of each pool."""
-    small = _smallest(plan.with_counts(*(1 for _ in plan.pools)))
+    """The deployment of all instances: copies of the groups of one instance of each pool, and where
+    attention and FFN are apart, of one of each role.
+    """
+    small = _smallest(dataclasses.replace(plan, pools=tuple(map(plan._smallest_pool, plan.pools))))
     made = _groups_of_pools(plan, small)
     groups: list[Group] = []
     counts: dict[int, int] = {}
@@ -315,27 +331,29 @@ def _groups_of_pools(plan: Plan, small: Deployment) -> dict[Pool, list[tuple[Gro
     ]
     made: dict[Pool, list[tuple[Group, ...]]] = {}
     for pool in plan.pools:
-        parts = pool.shape.attentions + pool.shape.ffns if pool.shape.ffn else 1
-        made[pool], by_path = by_path[:parts], by_path[parts:]
+        one = plan._smallest_pool(pool).shape
+        attentions = one.attentions if one.ffn else 1
+        parts = attentions + (one.ffns if one.ffn else 0)
+        first, others, by_path = by_path[:attentions], by_path[attentions:parts], by_path[parts:]
+        shape = pool.shape
+        if shape == one:
+            made[pool] = [*first, *others]
+        else:
+            made[pool] = first * shape.attentions + others * shape.ffns
     return made
 
 
 def _together(groups: list[Group], number: int) -> list[Group]:
     """Attention and FFN groups that run every layer together, with their own indices."""
-    first = groups[0].index
-    made: list[Group] = []
+    roles: dict[str, AfdRole] = {}
+    sides: dict[str, list[int]] = {"attention": [], "ffn": []}
     for group in groups:
-        role = group.afd
-        assert role is not None, "its pool has a shape with FFN devices"
-        moved = first - role.attention[0]  # the attention instance comes first
-        role = replace(
-            role,
-            name=afd_name(number),
-            attention=tuple(index + moved for index in role.attention),
-            ffn=tuple(index + moved for index in role.ffn),
-        )
-        made.append(replace(group, afd=role))
-    return made
+        assert group.afd is not None, "its pool has a shape with FFN devices"
+        roles[group.afd.domain] = group.afd
+        sides[group.afd.domain].append(group.index)
+    of_all = {side: tuple(indices) for side, indices in sides.items()}
+    roles = {side: replace(role, name=afd_name(number), **of_all) for side, role in roles.items()}
+    return [replace(group, afd=roles[group.afd.domain]) for group in groups if group.afd]
 
 
 def total_price(plan: Plan, prices: Mapping[str, float | None]) -> float | None:

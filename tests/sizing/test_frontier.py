@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.sizing.frontier import (
+    Envelope,
     Frontier,
     Point,
     counts_text,
     explore,
     front_of,
-    near_front,
     run_points,
     sampled,
     static_filter,
@@ -58,13 +58,16 @@ def bench_workers() -> Workers:
 def test_the_front_is_that_of_running_every_point_whole(bench_workers: Workers) -> None:
     limits = (1000.0, 100.0)
     halved = explore(points(), LOAD, bench_workers, ttft_ms=limits, rungs=RUNGS)
-    whole = explore(points(), LOAD, bench_workers, ttft_ms=limits, rungs=RUNGS[-1:])
+    last = RUNGS[-1:]
+    whole = explore(points(), LOAD, bench_workers, ttft_ms=limits, rungs=last, in_waves=False)
     for limit, architecture in itertools.product(limits, ("colocated", "pd")):
         assert whole.front(limit, architecture) == halved.front(limit, architecture)
         assert whole.front(limit, architecture)
     runs = [count for _, count, _ in halved.rungs]
-    assert runs[0] == len(points()) and runs[-1] < runs[0]
-    assert "40 points with 40 requests (40 new)" in counts_text(halved)
+    unneeded = [count for _, count in halved.beaten]
+    assert runs[0] + unneeded[0] == len(points()) and runs[-1] < runs[0]
+    assert whole.rungs == [(RUNGS[-1], len(points()), len(points()))] and whole.beaten[0][1] == 0
+    assert f"{runs[0]} points with 40 requests ({runs[0]} new)" in counts_text(halved)
 
 
 def test_a_journal_loses_nothing_when_it_is_cut_anywhere(
@@ -126,7 +129,8 @@ def test_fronts_are_those_of_comparing_all_pairs(pairs: list[tuple[float, float]
         for i, (x, y) in enumerate(pairs)
         if not any(a >= x * 1.25 and b >= y * 1.25 for a, b in pairs)
     ]
-    assert near_front(pairs, 0.25) == near
+    envelope = Envelope(pairs)
+    assert near == [i for i, (x, y) in enumerate(pairs) if not envelope.reaches(x * 1.25, y * 1.25)]
 
 
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
