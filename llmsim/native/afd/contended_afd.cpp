@@ -9,10 +9,16 @@ namespace llmsim {
 namespace {
 
 constexpr std::size_t kNoPort = ~std::size_t{0};
-// Of what the executor hears: that ends are certain, or that an expected row begins. Else a row has
-// landed.
-constexpr std::uint64_t kEnds = std::uint64_t{1} << 31, kRowBegins = std::uint64_t{1} << 30;
-constexpr std::uint64_t kPlaceBits = 16;
+// What the executor hears: that ends are certain, that an expected row begins, or else that a row
+// has landed. Below these bits are a row's port and place; above them the step's lowest bits.
+constexpr int kPlaceBits = 16, kRowBits = 40, kStepBits = 22;
+constexpr std::uint64_t kEnds = std::uint64_t{2} << kRowBits;
+constexpr std::uint64_t kRowBegins = std::uint64_t{1} << kRowBits;
+constexpr std::uint64_t kSteps = std::uint64_t{1} << kStepBits;
+
+constexpr std::uint64_t bits(std::uint64_t value, int count) {
+  return value & ((std::uint64_t{1} << count) - 1);
+}
 
 bool is_row(const StepNode& node) {
   return node.role == NodeRole::kM2nSend || node.role == NodeRole::kM2nReceive;
@@ -232,6 +238,8 @@ void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const P
     const MemberClass& mine = classes[at(node.member)];
     const std::size_t port = port_of(node, at(mine.members[0]));
     if (mine.members.size() > 1 || port == kNoPort || !is_open_[port]) continue;
+    if (row_nodes_[port].size() >> kPlaceBits != 0)
+      throw std::invalid_argument("a step with too many layers and lanes");
     asks[at(i)] = true;
     position_[at(i)] = {port, row_nodes_[port].size()};
     row_nodes_[port].push_back(i);
@@ -292,16 +300,22 @@ Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t
 }
 
 void ContendedAfdExecutor::landed(TransferId, std::uint64_t token, Ps now) {
-  const auto number = static_cast<std::int64_t>(token >> 32);
-  const std::uint64_t what = token & 0xffffffffU;
-  if ((what & kEnds) != 0) return tell_certain(number, now);
-  if ((what & kRowBegins) != 0) return row_expected(number, what & ~kRowBegins, now);
-  row_landed(number, what, now);
+  // Few steps are open at once; one that is not any more becomes one that is far ahead.
+  const std::uint64_t ahead = (token >> (kRowBits + 2)) - static_cast<std::uint64_t>(first_);
+  const std::int64_t number = first_ + static_cast<std::int64_t>(bits(ahead, kStepBits));
+  if ((token & kEnds) != 0) return tell_certain(number, now);
+  const std::uint64_t row = bits(token, kRowBits);
+  if ((token & kRowBegins) != 0) return row_expected(number, row, now);
+  row_landed(number, row, now);
+}
+
+std::uint64_t ContendedAfdExecutor::token_of(std::int64_t step, std::uint64_t what) {
+  return static_cast<std::uint64_t>(step) % kSteps << (kRowBits + 2) | what;
 }
 
 // It may have been expected at another time before somebody came to a port.
 void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name, Ps now) {
-  const std::size_t port = name >> kPlaceBits, place = name & ((1U << kPlaceBits) - 1);
+  const std::size_t port = name >> kPlaceBits, place = bits(name, kPlaceBits);
   if (!is_open(number) || mode_ != Mode::kRuns || open(number).rows.empty()) return;
   if (place >= open(number).rows[port].size()) return;
   Row& row = open(number).rows[port][place];
@@ -314,7 +328,7 @@ void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name,
 }
 
 void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, Ps now) {
-  const std::size_t port = name >> kPlaceBits, place = name & ((1U << kPlaceBits) - 1);
+  const std::size_t port = name >> kPlaceBits, place = bits(name, kPlaceBits);
   if (!is_open(number)) throw std::logic_error("a row lands of a step that has ended");
   Row& row = open(number).rows[port][place];
   const std::int32_t node = row_nodes_[port][place];

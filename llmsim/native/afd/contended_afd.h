@@ -99,9 +99,7 @@ class ContendedAfdExecutor final : public StepExecutor,
           std::int64_t bytes, Ps now);
   void row_expected(std::int64_t number, std::uint64_t row, Ps now);
   void row_landed(std::int64_t number, std::uint64_t row, Ps now);
-  std::uint64_t token_of(std::int64_t step, std::uint64_t what) const {
-    return static_cast<std::uint64_t>(step) << 32 | what;
-  }
+  static std::uint64_t token_of(std::int64_t step, std::uint64_t what);
 
   void fold(std::int64_t step, Ps now);
   void expect_ends(std::int64_t step, Ps now);
