@@ -23,25 +23,24 @@ void WideTiming::pass(const AfdPrices& prices, const StepStart& start, std::int3
   }
   const std::span<Ps> ends = times_.of_node(ends_, number);
   const std::size_t width = ends.size();
-  std::ranges::fill(ends, base);
-  for (const std::int32_t own : graph_.waits_of(wide.own)) {
-    const std::span<const Ps> waited = times_.of_node(ends_, own);
-    for (std::size_t i = 0; i < width; ++i) ends[i] = std::max(ends[i], waited[i]);
-  }
   const Ps* price = &prices.kinds[graph_.kinds[at(wide.cls)]].ps[at(wide.key) * width];
-  if (node.stream == kNoStream) {
-    for (std::size_t i = 0; i < width; ++i) ends[i] += price[i];
-  } else {
-    const std::span<Ps> free = times_.of_stream(free_, node.stream);
-    for (std::size_t i = 0; i < width; ++i) ends[i] = std::max(ends[i], free[i]) + price[i];
+  Ps* free = node.stream == kNoStream ? nullptr : times_.of_stream(free_, node.stream).data();
+  const std::span<const std::int32_t> owns = graph_.waits_of(wide.own);
+  Ps last = 0;
+  for (std::size_t i = 0; i < width; ++i) {
+    Ps begin = base;
+    for (const std::int32_t own : owns) begin = std::max(begin, times_.of_node(ends_, own)[i]);
+    if (free != nullptr) begin = std::max(begin, free[i]);
+    Ps end = begin + price[i];
+    // Who samples times is alone in a kind.
+    for (const Draws& drawn : graph_.graph.draws_of(node))
+      for (std::int64_t k = 0; k < drawn.count; ++k)
+        end += prices.draws[static_cast<std::size_t>(drawn.first + k)];
+    ends[i] = end;
+    if (free != nullptr) free[i] = end;
+    last = std::max(last, end);
   }
-  // Who samples times is alone in a kind.
-  for (const Draws& drawn : graph_.graph.draws_of(node))
-    for (std::int64_t k = 0; k < drawn.count; ++k)
-      ends[0] += prices.draws[static_cast<std::size_t>(drawn.first + k)];
-  if (node.stream != kNoStream)
-    std::ranges::copy(ends, times_.of_stream(free_, node.stream).begin());
-  last_[at(number)] = std::ranges::max(ends);
+  last_[at(number)] = last;
 }
 
 void WideTiming::pass_layer(const AfdPrices& prices, const StepStart& start, const Block& block) {
