@@ -9,6 +9,8 @@ from llmsim.search.space import Bound, Space
 
 DEVICES = "devices"
 """The figure that is the cluster file's, not the run's."""
+GOODPUT = "goodput"
+"""The part of a summary that runs with targets alone have."""
 CAPACITY = ("capacity_rps", "capacity")
 """The highest rate of a search with `load`, under its two names."""
 PER_DEVICE, PER_USD = "capacity_rps_per_device", "capacity_rps_per_usd_per_hour"
@@ -37,6 +39,11 @@ def figure(
                 "docs/reference/metrics.md"
             )
         value = value[key] if isinstance(value, dict) else None
+        if value is None and key == GOODPUT:
+            raise InputError(
+                f'{where}: "{name}" has no targets to meet; say "--goodput" under options, such as '
+                '"ttft:500,tpot:50"'
+            )
         if value is None:
             return None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -258,6 +258,17 @@ def test_an_unknown_option_is_refused_before_any_point_is_run(
     assert 'llmsim run (did you mean "--max-num-seqs"?)' in captured.err and not captured.out
 
 
+def test_goodput_needs_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first point that ran ends the search: no other one would have the figure."""
+    without = {"--cost-source": "roofline"}
+    path = written(tmp_path, vary={"replicas": [1, 2, 3]}, options=without)
+    assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
+    captured = capsys.readouterr()
+    assert '"goodput.share" has no targets to meet; say "--goodput"' in captured.err
+    path = written(tmp_path, vary={"replicas": [4]})
+    assert main(["search", str(path), "-o", str(tmp_path / "met"), "-j", "1"]) == 0
+
+
 def test_an_unknown_figure_names_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
