@@ -231,13 +231,16 @@ def _since_the_first(values: Sequence[Any]) -> Sequence[Any] | None:
     """Durations, or dates as durations since the first of them, with None where one is missing;
     None where the values are neither.
     """
-    given = [value for value in values if not _missing(value)]
-    if not given or not all(hasattr(value, "total_seconds") for value in given):
-        if not given or not all(hasattr(value, "timestamp") for value in given):
-            return None
-        first = min(given)
-        return [None if _missing(value) else value - first for value in values]
-    return [None if _missing(value) else value for value in values]
+    known = [None if _missing(value) else value for value in values]
+    given = [value for value in known if value is not None]
+    if not given:
+        return None
+    if all(hasattr(value, "total_seconds") for value in given):
+        return known
+    if not all(hasattr(value, "timestamp") for value in given):
+        return None
+    first = min(given)
+    return [None if value is None else value - first for value in known]
 
 
 @lru_cache(maxsize=64)

@@ -106,8 +106,10 @@ def atomic_writer(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
                 yield stream
             return
         target = Path(os.path.realpath(target))
-        with _replacement(target) as temporary, temporary.open(mode, **text) as stream:  # type: ignore[call-overload]
-            yield stream
+        with _replacement(target) as temporary:
+            opened = temporary.open(mode, **text)  # type: ignore[call-overload]
+            with opened as stream:
+                yield stream
     except OSError as error:
         raise _unwritable(target, error) from None
 

@@ -136,10 +136,12 @@ class RecordedSteps:
         """The batches of the step at that place among all of the group's steps, dummies counted."""
         iteration = int(np.searchsorted(self.worked, place))
         works = iteration < len(self.worked) and self.worked[iteration] == place
-        times = [
-            (int(steps["start_ps"][place]), int(steps["end_ps"][place]))
-            for steps in self._of_member.values()
-        ]
+        members = self._of_member.values()
+        times = [(int(steps["start_ps"][place]), int(steps["end_ps"][place])) for steps in members]
+        first, last = min(start for start, _ in times), max(end for _, end in times)
+        ends_before = [0] * len(members)
+        if place:
+            ends_before = [int(steps["end_ps"][place - 1]) for steps in members]
         return Round(
             iteration if works else None,
             place + 1,
@@ -147,14 +149,11 @@ class RecordedSteps:
             tuple(self._items(member, place) for member in self._members),
             tuple(times),
             self._accounting,
-            self._transfers.during(min(start for start, _ in times), max(end for _, end in times)),
+            self._transfers.during(first, last),
             self._network,
             tuple(self._node_spans.of(member, place) for member in self._members),
             tuple(self._drafts_of(member, place) for member in self._members),
-            tuple(
-                int(steps["end_ps"][place - 1]) if place else 0
-                for steps in self._of_member.values()
-            ),
+            tuple(ends_before),
             tuple(self._adapters_of(member, place) for member in self._members),
             self._afd,
             self._attention_members,

@@ -10,7 +10,7 @@ from llmsim.search.space import Bound, Space
 DEVICES = "devices"
 """The figure that is the cluster file's, not the run's."""
 GOODPUT = "goodput"
-"""The part of a summary that runs with targets alone have."""
+"""The part of a summary that only runs with targets have."""
 CAPACITY = ("capacity_rps", "capacity")
 """The highest rate of a search with `load`, under its two names."""
 PER_DEVICE, PER_USD = "capacity_rps_per_device", "capacity_rps_per_usd_per_hour"

@@ -62,17 +62,22 @@ class Shape:
     def label(self) -> str:
         """`TP4`, `TP4 PP2`, `DP8 EP8`, `(3 attention TP2, 2 FFN TP8)`."""
         attention = self.tp // self.dp
-        parts = [f"TP{attention}"] if attention > 1 or self.dp == 1 else []
-        parts += [f"DP{self.dp}"] if self.dp > 1 else []
-        parts += [f"PP{self.pp}"] if self.pp > 1 else []
-        parts += ["SP"] if self.sequence_parallel else []
-        if self.ffn:
-            cut = f"EP{self.ep}" if self.ep > 1 else f"TP{self.ffn}"
-            attends, serves = (f"{n} " if n > 1 else "" for n in (self.attentions, self.ffns))
-            lanes = f", {self.lanes} lanes" if self.lanes else ""
-            return f"({attends}attention {' '.join(parts)}, {serves}FFN {cut}{lanes})"
-        parts += [f"EP{self.ep}"] if self.ep > 1 else []
-        return " ".join(parts)
+        shown = {
+            f"TP{attention}": attention > 1 or self.dp == 1,
+            f"DP{self.dp}": self.dp > 1,
+            f"PP{self.pp}": self.pp > 1,
+            "SP": self.sequence_parallel,
+            f"EP{self.ep}": self.ep > 1 and not self.ffn,
+        }
+        words = " ".join(word for word, here in shown.items() if here)
+        return self._label_of_roles(words) if self.ffn else words
+
+    def _label_of_roles(self, attention: str) -> str:
+        """Instances of attention, whose layout is given, and of FFN."""
+        attends, serves = (f"{n} " if n > 1 else "" for n in (self.attentions, self.ffns))
+        cut = f"EP{self.ep}" if self.ep > 1 else f"TP{self.ffn}"
+        lanes = f", {self.lanes} lanes" if self.lanes else ""
+        return f"({attends}attention {attention}, {serves}FFN {cut}{lanes})"
 
     def instances(self, *, experts: bool) -> list["Part"]:
         """Its instances of the cluster file, those of attention first."""

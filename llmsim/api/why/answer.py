@@ -276,14 +276,17 @@ def _causes(
     found: Sequence[Candidate], tested: Sequence[WhatIf], *, confirmed: bool
 ) -> list[Cause]:
     """Candidates that a run confirms, in order of what their best remedy takes away."""
-    best = [_best_relief(one, tested) for one in found]
-    chosen = [i for i in range(len(found)) if not confirmed or best[i] >= _material(found[i].kind)]
-    ranked: list[int] = []
+    causes = [_cause(one, _best_relief(one, tested)) for one in found]
+    chosen = list(zip(found, causes, strict=True))
+    if confirmed:
+        chosen = [(one, cause) for one, cause in chosen if cause.reduction >= _material(one.kind)]
+    ranked: list[Cause] = []
     for kind in sorted(Kind, reverse=True):
-        mine = sorted((i for i in chosen if found[i].kind == kind), key=lambda i: -best[i])
-        enough = not ranked or any(best[i] >= HALF * best[ranked[0]] for i in mine)
+        mine = [cause for one, cause in chosen if one.kind == kind]
+        mine.sort(key=lambda cause: -cause.reduction)
+        enough = not ranked or any(cause.reduction >= HALF * ranked[0].reduction for cause in mine)
         ranked = [*mine, *ranked] if enough else [*ranked, *mine]
-    return [_cause(found[i], best[i]) for i in ranked]
+    return ranked
 
 
 def _material(kind: Kind) -> float:

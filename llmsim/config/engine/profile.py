@@ -23,6 +23,8 @@ from llmsim.presets import PRESETS_DIR
 DEFAULT_PROFILE = "vllm-0.24"
 DEFAULT_PROFILES = MappingProxyType({SGLANG: "sglang-0.5.23"})
 """Those of schedulers that another engine has: the release with which its schedule was compared."""
+MODES_OF_DECODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
+"""Modes of CUDA graphs that capture graphs of decodes apart from those of any batch."""
 PROVEN = ("0.24", "0.28", "0.33")
 """Releases of vLLM whose schedule was compared with ours step by step, ascending."""
 EVERY_ARCHITECTURE = "*"

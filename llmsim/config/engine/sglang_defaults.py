@@ -11,10 +11,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim.config.engine.args import EngineArgs
-from llmsim.config.engine.profile import EngineProfile, StaticMemory, load_profile
+from llmsim.config.engine.profile import (
+    MODES_OF_DECODES,
+    EngineProfile,
+    StaticMemory,
+    load_profile,
+)
 from llmsim.config.units import BYTES_PER_GIB
 
-FULL_MODES = ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 LARGE_GROUP = 4
 """Devices from which a group's decodes have the larger graphs."""
 DEVICES_OF_A_SERVER = 8
@@ -44,19 +48,29 @@ def with_server_defaults(args: EngineArgs, server: Server) -> EngineArgs:
     An engine profile without rules for static memory and for graphs of prompts leaves all as it is.
     """
     profile = load_profile(args.engine_profile)
-    decodes = args.cuda_graph_sizes
-    most = profile.device_class(server.hardware, server.memory_bytes).decode_graphs
-    if most and args.is_default("cuda_graph_sizes"):
-        largest = most[server.devices >= LARGE_GROUP]
-        decodes = tuple(size for size in decodes if size <= largest)
-    args = replace(args, cuda_graph_sizes=decodes)
-    args = replace(args, prefill_graph_sizes=_prefill_sizes(args, profile, server))
+    args = replace(
+        args,
+        cuda_graph_sizes=_decode_sizes(args, profile, server),
+        prefill_graph_sizes=_prefill_sizes(args, profile, server),
+    )
     rule = profile.static_memory
     if rule is None or not args.is_default("gpu_memory_utilization"):
         return args
-    share = _share(args, rule, server)
+    memory_mib = server.memory_bytes / MIB
+    share = (memory_mib - _reserved_mib(args, rule, server)) / memory_mib
     origin = {**args.origin, "gpu_memory_utilization": f"engine profile {profile.name}, its rule"}
-    return replace(args, gpu_memory_utilization=share, origin=MappingProxyType(origin))
+    # `mem_fraction_static`, rounded as SGLang rounds it.
+    return replace(args, gpu_memory_utilization=round(share, 3), origin=MappingProxyType(origin))
+
+
+def _decode_sizes(args: EngineArgs, profile: EngineProfile, server: Server) -> tuple[int, ...]:
+    """Sizes of the graphs of decodes, as far as the card and the group let them reach."""
+    largest = profile.device_class(server.hardware, server.memory_bytes).decode_graphs
+    if not largest or not args.is_default("cuda_graph_sizes"):
+        return args.cuda_graph_sizes
+    few, many = largest
+    most = many if server.devices >= LARGE_GROUP else few
+    return tuple(size for size in args.cuda_graph_sizes if size <= most)
 
 
 def _prefill_sizes(args: EngineArgs, profile: EngineProfile, server: Server) -> tuple[int, ...]:
@@ -70,28 +84,38 @@ def _prefill_sizes(args: EngineArgs, profile: EngineProfile, server: Server) -> 
     return rule.sizes(args.max_num_batched_tokens, server.architectures, latent=server.latent)
 
 
-def _share(args: EngineArgs, rule: StaticMemory, server: Server) -> float:
-    """`mem_fraction_static`, rounded as SGLang rounds it."""
-    decodes = 0
-    if args.cudagraph_mode in FULL_MODES:
-        decodes = max(args.cuda_graph_sizes, default=0)
-    reserved_mib = rule.constant_mib
-    reserved_mib += rule.mib_per_prompt_token * max(
-        args.max_num_batched_tokens, rule.least_prompt_tokens
+def _reserved_mib(args: EngineArgs, rule: StaticMemory, server: Server) -> float:
+    """What the rule leaves out for steps and graphs."""
+    prompt_tokens = max(args.max_num_batched_tokens, rule.least_prompt_tokens)
+    servers = server.devices * server.stages / DEVICES_OF_A_SERVER
+    reserved_mib = (
+        rule.constant_mib
+        + rule.mib_per_prompt_token * prompt_tokens
+        + rule.mib_of_eight_devices * servers
+        + _decodes_mib(args, rule, server.attention_ranks)
+        + _prefill_graphs_mib(args, rule, latent=server.latent)
     )
-    reserved_mib += rule.mib_per_decode * decodes
-    reserved_mib += rule.mib_of_eight_devices * server.devices * server.stages / DEVICES_OF_A_SERVER
-    ranks = server.attention_ranks
-    if ranks > 1:
-        reserved_mib += rule.mib_per_decode_of_a_rank * decodes * ranks
-    if ranks > 1 and decodes > rule.many_decodes:
-        reserved_mib += rule.mib_per_decode_of_many * decodes * ranks
-    if args.prefill_graph_sizes:
-        each = rule.mib_per_prefill_graph * len(args.prefill_graph_sizes)
-        reserved_mib += rule.latent_prefill_graphs_mib if server.latent else each
     if server.memory_bytes > rule.floor_above_gib * BYTES_PER_GIB:
         reserved_mib = max(reserved_mib, rule.floor_mib)
-    if args.speculation is not None and args.speculation.method != "ngram":
-        reserved_mib += rule.drafts_mib
-    memory_mib = server.memory_bytes / MIB
-    return round((memory_mib - reserved_mib) / memory_mib, 3)
+    drafts = args.speculation is not None and args.speculation.method != "ngram"
+    return reserved_mib + rule.drafts_mib if drafts else reserved_mib
+
+
+def _decodes_mib(args: EngineArgs, rule: StaticMemory, ranks: int) -> float:
+    """For the sequences of the largest graph of decodes, and again for each of several ranks."""
+    if args.cudagraph_mode not in MODES_OF_DECODES:
+        return 0.0
+    decodes = max(args.cuda_graph_sizes, default=0)
+    each_mib = rule.mib_per_decode
+    if ranks > 1:
+        each_mib += rule.mib_per_decode_of_a_rank * ranks
+    if ranks > 1 and decodes > rule.many_decodes:
+        each_mib += rule.mib_per_decode_of_many * ranks
+    return each_mib * decodes
+
+
+def _prefill_graphs_mib(args: EngineArgs, rule: StaticMemory, *, latent: bool) -> float:
+    """For the graphs of prompts; those of latent attention count as one."""
+    if latent and args.prefill_graph_sizes:
+        return rule.latent_prefill_graphs_mib
+    return rule.mib_per_prefill_graph * len(args.prefill_graph_sizes)

@@ -112,9 +112,14 @@ class RoutedPorts(Ports, frozen=True, eq=False, dict=True):
         """Rows cross to the rank with the sender's number on the other node, and are handed on
         inside it.
         """
-        each, ranks, nodes = self.per_node, range(self.ranks), range(self.nodes)
-        near = [(i, j) for i in ranks for j in ranks if i != j and i // each == j // each]
-        far = [(i, node * each + i % each) for i in ranks for node in nodes if node != i // each]
+        each = self.per_node
+        near: list[Pair] = []
+        far: list[Pair] = []
+        for rank in range(self.ranks):
+            own, place = divmod(rank, each)
+            inside = range(own * each, (own + 1) * each)
+            near += [(rank, other) for other in inside if other != rank]
+            far += [(rank, node * each + place) for node in range(self.nodes) if node != own]
         return tuple(self._table(near, each, far, back=back) for back in (False, True))
 
     def _table(

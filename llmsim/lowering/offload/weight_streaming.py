@@ -199,14 +199,21 @@ def weight_streaming(
     """
     native, none = _native.WeightStreaming(), OperatorCopies()
     where = positions_in_program(stages, costs)
-    entries = [none if one is None else copies.operators[one[0]][one[1]] for one in where]
+    entries: list[OperatorCopies] = []
     sampled: list[_native.SampledCostTable | None] = []
     run: dict[int, int] = {}
-    for cost, entry, one in zip(costs, entries, where, strict=True):
-        if one is None or not entry.by_batch or not _is_drawn(cost):
+    for cost, place in zip(costs, where, strict=True):
+        if place is None:
+            entries.append(none)
             sampled.append(None)
             continue
-        op = stages[one[0]][one[1]]
+        stage, number = place
+        entry = copies.operators[stage][number]
+        entries.append(entry)
+        if not entry.by_batch or not _is_drawn(cost):
+            sampled.append(None)
+            continue
+        op = stages[stage][number]
         assert isinstance(op, Moe), "only costs of experts are sampled"
         layers_before = run.get(id(cost), 0)
         sampled.append(_drawn_bytes(op, cost, uneven, cached, layers_before))

@@ -4,7 +4,7 @@ graphs.
 
 from msgspec import Struct
 
-from llmsim.config.engine.profile import MemoryRules
+from llmsim.config.engine.profile import MODES_OF_DECODES, MemoryRules
 from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.types import Dtypes, ModelConfig
@@ -18,9 +18,6 @@ DEFAULT_NUM_SMS = 132
 """Where there is no data sheet: an H100's. A row of the filter's buffer is 0.5 MB for a vocabulary
 of 128k.
 """
-
-_OF_DECODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
-"""Modes that capture graphs of decodes apart from those of any batch."""
 
 Lines = tuple[tuple[str, int], ...]
 """(label, bytes)."""
@@ -151,7 +148,7 @@ class ProfileRun(Struct, frozen=True):
             return kernels, left
         decodes = (
             sum(size <= self.max_num_seqs for size in sizes)
-            if self.cudagraph_mode in _OF_DECODES
+            if self.cudagraph_mode in MODES_OF_DECODES
             else 0
         )
         graphs = decodes + (len(sizes) if self.cudagraph_mode != "FULL_DECODE_ONLY" else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -31,6 +31,8 @@ def _several_commands() -> None:
     pass
 
 
+Word = TypeVar("Word", bound=str)
+MODES: tuple[Literal["graph", "eager"], ...] = ("graph", "eager")
 Model = Annotated[
     str, typer.Argument(help="Model preset, or the path of a config.json.", show_default=False)
 ]
@@ -158,9 +160,9 @@ def measure_command(
         limits=limits,
         dtype=dtype,
         device=device,
-        style=_one_of("--style", style, ("auto", "engine", "fused", "eager")),  # type: ignore[arg-type]
+        style=_one_of("--style", style, ("auto", "engine", "fused", "eager")),
         attention=attention,
-        mode=_one_of("--mode", mode, ("graph", "eager")) if mode else None,  # type: ignore[arg-type]
+        mode=_one_of("--mode", mode, MODES) if mode else None,
         budget_minutes=budget,
         threads=threads_of(threads, cpu=cpu),
         force=force,
@@ -246,7 +248,7 @@ def serve_log_command(
         device=device,
         dtype=dtype,
         threads=threads_of(threads, cpu=cpu),
-        engine=_one_of("--engine", engine, ("auto", "vllm", "sglang", "transformers")),  # type: ignore[arg-type]
+        engine=_one_of("--engine", engine, ("auto", "vllm", "sglang", "transformers")),
         max_num_seqs=max_num_seqs or (CPU.max_seqs if cpu else SERVED_SEQS),
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens or (CPU.max_tokens if cpu else SERVED_TOKENS),
@@ -347,10 +349,11 @@ def _json_object(option: str, text: str | None) -> dict[str, Any]:
     return found
 
 
-def _one_of(option: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
-    return value
+def _one_of(option: str, value: str, known: Sequence[Word]) -> Word:
+    for word in known:
+        if word == value:
+            return word
+    raise InputError(f'{option} is "{value}"; it may be {", ".join(known)}')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -263,14 +263,14 @@ def cluster_of(options: ServeOptions, log: Log) -> dict[str, Any]:
 def summary_of(log: Log) -> dict[str, float]:
     """Means over requests (ms), throughput, and where the time of the steps went."""
     ttft = [each.tokens[0] - each.arrival for each in log.stamps]
-    tpot = [
-        (e.tokens[-1] - e.tokens[0]) / (len(e.tokens) - 1) for e in log.stamps if len(e.tokens) > 1
-    ]
-    span = max(each.tokens[-1] for each in log.stamps) - min(each.arrival for each in log.stamps)
+    several = [each.tokens for each in log.stamps if len(each.tokens) > 1]
+    tpot = [(tokens[-1] - tokens[0]) / (len(tokens) - 1) for tokens in several]
+    first_arrival = min(each.arrival for each in log.stamps)
+    span = max(each.tokens[-1] for each in log.stamps) - first_arrival
     tokens = sum(len(each.tokens) for each in log.stamps)
     found = {
         "mean_ttft_ms": 1e3 * sum(ttft) / len(ttft),
-        "mean_tpot_ms": 1e3 * sum(tpot) / len(tpot) if tpot else 0.0,
+        "mean_tpot_ms": 1e3 * sum(tpot) / max(1, len(tpot)),
         "output_throughput": tokens / span if span > 0 else 0.0,
         "duration_s": span,
         "steps": len(log.steps),
