@@ -11,19 +11,15 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from msgspec import Struct
 
 PACKAGE = Path(__file__).resolve().parents[1]
-PARQUET_WITHOUT_THREADS = {"use_threads": False, "pre_buffer": False}
-"""Options of pyarrow's `read_table`: threads of its pools that begin while the process ends, as
-with an error in the next line, abort it.
-"""
 Kind = Literal["file", "absent", "folder", "special"]
 Path_ = str | os.PathLike[str]
 
@@ -171,6 +167,19 @@ def is_folder(path: Path) -> bool:
     if not there:
         note(path)
     return there
+
+
+def parquet_table(source: Any, columns: Sequence[str] | None = None) -> Any:
+    """The pyarrow table of a Parquet file, given as a path or as a pyarrow buffer reader; raises
+    what pyarrow raises.
+
+    A thread of pyarrow's pools that begins while the process ends, as with an error in the next
+    line, aborts it. `pyarrow.parquet.read_table` starts one whatever its options are.
+    """
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(source, pre_buffer=False) as file:
+        return file.read(columns, use_threads=False)
 
 
 def entries(folder: Path) -> list[Path]:

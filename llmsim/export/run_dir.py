@@ -3,6 +3,7 @@ behind it.
 """
 
 import hashlib
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -80,6 +81,17 @@ def write_run_dir(
         write_columns(results.energy.series, PowerColumns.COLUMNS, target / "power.parquet")
     write_json(summary, target / "summary.json")
     write_json(_manifest(record), target / "manifest.json")
+
+
+def arguments_of(folder: Path) -> list[str] | None:
+    """The arguments of the command whose run a folder holds; None where it holds none that can be
+    read.
+    """
+    try:
+        argv = json.loads((folder / "manifest.json").read_bytes())["argv"]
+        return [str(word) for word in argv[1:]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _all_at_once(folder: Path, results: Results) -> SeriesFiles:

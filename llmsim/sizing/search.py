@@ -41,8 +41,10 @@ MARGIN = 2.0
 MOST_VERIFIED = 10
 TOGETHER = 4
 """Instances whose capacity is measured together, where the load needs so many."""
-PARTNERS = 2
-"""Instances of the other role while one role's capacity is measured."""
+PARTNERS, MOST_PARTNERS = 2, 16
+"""Instances of the other role while one role's capacity is measured: more where decode instances
+have no room for what a prefill instance computes.
+"""
 COARSE = 0.05
 MOST_CHEAPER = 200
 MOST_INSTANCES = 16
@@ -80,6 +82,8 @@ class Unit:
     capacity: Capacity
     instances: int = 1
     """So many were measured together, as bursts of several instances even out."""
+    partners: int = PARTNERS
+    """Instances of the other role beside each of them."""
     problem: str = ""
 
     @property
@@ -97,7 +101,7 @@ class Unit:
         """What was measured: an instance of one role has more partners than it can keep busy."""
         if self.role == "both":
             return self.plan.with_counts(self.instances)
-        counts = (self.instances, PARTNERS * self.instances)
+        counts = (self.instances, self.partners * self.instances)
         return self.plan.with_counts(*(counts if self.role == "prefill" else reversed(counts)))
 
 
@@ -442,15 +446,22 @@ class Bounded:
 
 
 def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
-    """The instances that nothing rules out; a reason is counted once for each layout."""
+    """The instances that nothing rules out; a reason is counted once for each layout.
+
+    Several architectures may have the same prefill instances, which are kept once.
+    """
     from llmsim.lowering import LoweringOptions
 
     kept, options = [], LoweringOptions()
+    roles: set[tuple[Any, ...]] = set()
     for device in question.devices:
         for architecture in question.architectures:
             for plan, role in units(
                 question.model, device, architecture, question.devices_per_node
             ):
+                role_key = (device, role, plan.pools[1 if role == "decode" else 0], plan.engine)
+                if role_key in roles:
+                    continue
                 most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
                 load = replace(question.load, level=question.load.level / max(1, most))
                 requests = enough_requests(
@@ -466,6 +477,7 @@ def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
                 else:
                     bound = most_per_instance(plan, role, question.load, options)
                     kept.append(Bounded(plan, role, bound))
+                    roles.add(role_key)
     return kept
 
 
@@ -506,24 +518,37 @@ def _unit(
     least, most = limits
     nothing = Unit(plan, role, Capacity(0.0, None, None, ()), together)
     targets = _role_targets(question.targets, role)
-    start = 16.0
-    if question.load.kind != CONCURRENCY:
-        start = min(question.load.level, most * together / 4)
-    try:
+    fewest = FEWEST if question.load.has_equal_requests() else FEWEST_VERIFIED
+
+    def measured(unit: Unit, start: float) -> Unit:
         found = capacity(
             bench,
-            nothing.deployment,
+            unit.deployment,
             question.load,
             targets,
             start,
-            fewest=FEWEST if question.load.has_equal_requests() else FEWEST_VERIFIED,
+            fewest=fewest,
             precision=COARSE,
             floor=least * together,
             ceiling=question.load.level,
         )
+        return replace(unit, capacity=found)
+
+    start = 16.0
+    if question.load.kind != CONCURRENCY:
+        start = min(question.load.level, most * together / 4)
+    try:
+        unit = measured(nothing, start)
+        while role == "prefill" and unit.capacity.beyond and unit.partners < MOST_PARTNERS:
+            more = replace(unit, partners=2 * unit.partners)
+            level = unit.capacity.beyond.level
+            load = question.load.scaled(level)
+            if able(bench, more.deployment, load, targets, fewest=fewest)[1]:
+                break
+            unit = measured(more, level)
     except LlmsimError as error:
         return replace(nothing, problem=str(error))
-    return replace(nothing, capacity=found)
+    return unit
 
 
 def _starts(

@@ -148,7 +148,8 @@ class Field:
             # An argument without a name is the distribution's main one.
             if not equals and "" in self.arguments:
                 raise self.refused(
-                    "the value is given twice; name the second one, as in lognormal:220:cv=0.8"
+                    "the value is given twice; name the second one, as in lognormal:220:cv=0.8, "
+                    "or give a range, as in uniform:1-100"
                 )
             self.set(name if equals else "", given if equals else name)
 

@@ -78,6 +78,25 @@ def test_csv_and_run_folder_agree_and_repeat_byte_for_byte(tmp_path: Path) -> No
     assert [Path(entry["path"]).name for entry in manifest["inputs"]] == [CLUSTER.name, TRACE.name]
 
 
+def test_a_run_that_replaces_another_one_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command again replaces its own run without a word."""
+
+    def told(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["llmsim", "run", *options])
+        assert run("--run-dir", tmp_path / "run", *options) == 0
+        return capsys.readouterr().err
+
+    assert told() == told() == ""
+    assert "holds the run of `llmsim run`; this run replaces it" in told("--max-num-seqs", "4")
+    assert told("--max-num-seqs", "4") == ""
+    assert "holds the run of `llmsim run --max-num-seqs 4`" in told()
+    assert told("--max-num-seqs", "8", "--quiet") == ""
+    (tmp_path / "run" / "manifest.json").write_text("[]")
+    assert told() == ""
+
+
 def test_exact_evaluation_changes_nothing(tmp_path: Path) -> None:
     cluster = ROOT / "cluster_config" / "h100_llama31_70b_tp4.json"
     for option in ((), ("--exact",)):

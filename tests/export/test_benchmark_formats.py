@@ -59,6 +59,11 @@ def test_what_is_exported_is_read_back_the_same(
     same(read_recording(exported / "run"), again, within_s)
 
 
+@pytest.mark.parametrize("name", ["aiperf", "inference-perf"])
+def test_a_folder_that_was_exported_is_read_whole(exported: Path, name: str) -> None:
+    same(read_recording(exported / "run"), read_recording(exported / name), 2e-6)
+
+
 def test_the_csv_is_that_of_the_run(exported: Path) -> None:
     written = (exported / "llmservingsim.csv").read_bytes()
     assert written == (exported / "reference.csv").read_bytes()
@@ -169,6 +174,7 @@ def test_a_run_without_finished_requests_is_refused(
         capsys.readouterr()
         assert main(["export", str(tmp_path / "run"), "--format", name, "-o", str(tmp_path / name)])
         assert "no request finished" in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
 
 
 def test_damaged_reports_are_refused(exported: Path, tmp_path: Path) -> None:

@@ -330,6 +330,25 @@ def test_a_role_is_measured_beside_one_that_fits() -> None:
         assert any(fits(plan, options) for plan, role in made if role == wanted)
 
 
+def test_a_prefill_instance_is_measured_beside_as_many_as_it_keeps_busy() -> None:
+    """Two decode instances of a model that nearly fills their memory have no room for the prompts
+    of one prefill instance, which took a third of its load beside them.
+    """
+    asked: dict[str, Any] = {"input": "lognormal:2000", "output_tokens": "lognormal:500"}
+    found = size("openai/gpt-oss-120b", "H100", rate=15, slo="ttft:1000,tpot:20", **asked)
+    assert found.best is not None
+    assert found.best.plan.label == "1 x TP1 prefill + 1 x TP2 decode"
+
+
+def test_architectures_share_their_prefill_instances() -> None:
+    asked = {**ASKED, "architecture": "pd,afd"}
+    found = size("Qwen/Qwen3-30B-A3B", "H100", **asked).found
+    plans = [one.plan for one in (*found.meeting, *found.missing)]
+    assert len(plans) == len(set(plans))
+    prefills = [one.plan.pools[0] for one in found.units if one.role == "prefill"]
+    assert len(prefills) == len(set(prefills))
+
+
 def test_levels_below_the_floor_are_not_tried() -> None:
     bench, tried = Bench(), []
     measure = bench.measure

@@ -115,6 +115,33 @@ def test_equal_runs_do_not_differ() -> None:
         assert (difference.delta_pct, difference.ci, difference.p) == (0.0, (0.0, 0.0), 1.0)
 
 
+def first_requests(count: int, factor: float) -> Pairs:
+    """The same requests, each of which takes `factor` times as long in the second run."""
+    ttft_s, latency_s = np.full(count, 0.05), np.full(count, 1.0)
+    return Pairs(recording(ttft_s, latency_s), recording(ttft_s * factor, latency_s * factor), ())
+
+
+def test_one_pair_says_nothing_of_chance() -> None:
+    for name, one in differences([first_requests(1, 1.8)]).items():
+        assert one.ci is None and one.p is None and one.significant is None, name
+    for one in differences([first_requests(1, 1.0)]).values():
+        assert one.significant is False
+
+
+@pytest.mark.parametrize(("count", "known"), [(2, False), (4, False), (40, True)])
+def test_pairs_that_all_change_alike_have_the_chance_of_a_sign_test(
+    count: int, known: bool
+) -> None:
+    found = differences([first_requests(count, 1.8)])["mean_ttft_ms"]
+    assert found.significant is known
+    assert found.p == 2.0 ** (1 - count) and found.ci == pytest.approx((80, 80))
+
+
+def test_seeds_that_all_change_alike_have_the_chance_of_a_sign_test() -> None:
+    found = differences([first_requests(40, 1.8)] * 3)["duration"]
+    assert found.p == 0.25 and found.significant is False
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

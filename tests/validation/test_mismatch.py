@@ -142,9 +142,7 @@ def test_a_log_of_other_work_is_refused() -> None:
     real = drifting(1.1, 1.1)
     with pytest.raises(InputError, match=r"is not a log of what is simulated.*differ in length"):
         fitted_on(replace(real, output_tokens=real.output_tokens + np.arange(80) % 2))
-    with pytest.raises(
-        InputError, match=r"is not a log of what is simulated.*40 in the log, 80 in the simulation"
-    ):
+    with pytest.raises(InputError, match=r"is not a log of what is simulated.*40 in .*, 80 in "):
         fitted_on(real.rows(range(40)))
 
 

@@ -13,6 +13,7 @@ from evaluation.why import KINDS, control, named_first, poisson
 from llmsim.api.why.answer import Why
 from llmsim.api.why.seen import Seen
 from llmsim.cli import main
+from llmsim.config.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
@@ -289,6 +290,56 @@ def test_attention_and_ffn_are_counted_apart() -> None:
     changes = [one.change for one in answer.what_ifs]
     assert "2 attention and 2 FFN instances instead of 1 and 1" in changes
     assert not any("router" in one for one in changes), "there is one way only"
+
+
+def test_an_option_of_the_run_is_a_cause_as_a_key_of_the_file_is() -> None:
+    """Without graphs by an option, the remedy was a run that the option refused."""
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.2-1B", "H100")
+    answer = llmsim.run(cluster, drawn(3, 10.0, 200), enforce_eager=True).why("tpot")
+    assert answer.causes[0].name == "host overhead"
+    assert all(one.problem is None for one in answer.what_ifs)
+
+
+@pytest.mark.parametrize("where", ["option", "engine", "instance"])
+def test_a_key_that_a_change_removes_is_removed_wherever_it_was_given(where: str) -> None:
+    fields = llmsim.Cluster.build("mistralai/Mistral-7B-v0.1", "A100").fields()
+    limit = {"max_num_scheduled_tokens": 64}
+    if where == "engine":
+        fields["engine"] = limit
+    elif where == "instance":
+        instances_of(fields)[0].update(limit)
+    options = limit if where == "option" else {}
+    result = llmsim.run(fields, drawn(3, 2.0, 100), **options)
+    [tokens] = [one for one in result.why().causes if one.name == "small token budget"]
+    healthy = llmsim.run(
+        llmsim.Cluster.build("mistralai/Mistral-7B-v0.1", "A100"),
+        drawn(3, 2.0, 100),
+        max_num_batched_tokens=8192,
+    )
+    best = result.summary["p99_ttft_ms"] * (1 - tokens.reduction)
+    assert best == pytest.approx(healthy.summary["p99_ttft_ms"], rel=0.01)
+
+
+def test_prompts_in_small_chunks_are_a_cause() -> None:
+    cluster = llmsim.Cluster.build("mistralai/Mistral-7B-v0.1", "A100")
+    load = "synthetic:n=200,rate=1,input=fixed:4000,output=fixed:50,seed=5"
+    answer = llmsim.run(cluster, load, long_prefill_token_threshold=32).why()
+    assert answer.causes[0].name == "small chunks of prompts"
+    healthy = llmsim.run(cluster, load).summary["p99_ttft_ms"]
+    chunks = next(one for one in answer.what_ifs if one.change.startswith("whole prompts"))
+    assert chunks.after == pytest.approx(healthy)
+    assert "small chunks of prompts" not in [
+        one.name for one in llmsim.run(cluster, load).why().causes
+    ]
+
+
+def test_a_run_whose_requests_all_failed_is_refused_for_that() -> None:
+    cluster = llmsim.Cluster.build("google/gemma-2-9b", "L40S", tp=2)
+    load = "synthetic:n=1,rate=1,input=fixed:1000000,output=fixed:10"
+    with pytest.warns(UserWarning, match="can never run"):
+        result = llmsim.run(cluster, load)
+    with pytest.raises(InputError, match="no request of this run has a TTFT"):
+        result.why()
 
 
 def test_too_few_slots_of_adapters_are_a_cause() -> None:

@@ -98,6 +98,11 @@ def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
             ",columns=a|b|c",
             ':2:1: "a" is "2024-01-01", but must be a date and time',
         ),
+        (
+            "arrival,input,output\n0,2,3\n5208041632,2,3\n",
+            "",
+            "a time of at most 4611686018 s; 'trace:FILE,unit=ns', in quotes, names another unit",
+        ),
         ("a,b,c\nnan,2,3\n", ",columns=a|b|c", ':2:1: "a" is "nan", but must be a time'),
         ("a,b,c\n1,2.5,3\n", ",columns=a|b|c", ':2:3: "b" is "2.5", but must be an integer'),
         ("a,b,c\n1,1,360,3\n", ",columns=a|b|c", ":2:1: 4 fields, but the header names 3"),

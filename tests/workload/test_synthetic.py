@@ -283,6 +283,7 @@ BASE = "n=5,rate=1,input=5,output=5"
         (BASE.replace("input=5", "input=lognormal:5:cv=0"), '"cv" is 0'),
         (BASE.replace("input=5", "input=lognormal:5:cv=1:sigma=1"), "means nothing"),
         (BASE.replace("input=5", "input=uniform:9-5"), "above"),
+        (BASE.replace("input=5", "input=uniform:5:9"), "or give a range, as in uniform:1-100"),
         (BASE.replace("input=5", "input=uniform:9"), "9 is no range; write two lengths, as unif"),
         (BASE.replace("input=5", "input=0"), "must be an integer from 1"),
         (BASE.replace("input=5", "input=zipf:1.1"), '"max" is missing'),

@@ -115,13 +115,12 @@ class RunInputs(Struct, frozen=True):
 def _requests_of(folder: Path) -> Any:
     """The workload of a run whose requests came as objects: the requests that the run recorded."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     path = folder / "requests.parquet"
     names = ["arrival_ps", "input_tokens", "output_tokens", "model", "request_id", "session_id"]
     try:
         content = pa.BufferReader(input_files.read_bytes(path))
-        table = parquet.read_table(content, columns=names, **input_files.PARQUET_WITHOUT_THREADS)
+        table = input_files.parquet_table(content, names)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
     if table.column("session_id").null_count < len(table):

@@ -195,8 +195,8 @@ def why(
     InputError for an unknown metric, percentile or request, and where no request finished.
     """
     seen = Seen(result, checked_metric(metric), checked_percentile(percentile))
-    _check_steps(seen)
     _ = seen.value_ms
+    _check_steps(seen)
     story = None if request is None else story_of(seen, request)
     found = candidates(seen)
     tested = _tested(seen, found, what_if)

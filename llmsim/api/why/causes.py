@@ -62,6 +62,7 @@ BURST = 2.5
 """Arrivals per second before the cohort over the mean, from which they are a burst."""
 MORE_SLOTS = 8
 """By how much a remedy multiplies LoRA slots at most: some too few are hardly better than one."""
+THRESHOLD = "long_prefill_token_threshold"
 FACTOR = 4
 """By how much remedies enlarge a limit: enough that a limit which was the cause no longer is."""
 
@@ -368,7 +369,7 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
     share = max(host, launching, api)
     if share < MOVED:
         return
-    graphs = {"cudagraph_mode": "FULL_AND_PIECEWISE", "enforce_eager": None}
+    graphs = {"cudagraph_mode": "FULL_AND_PIECEWISE", "enforce_eager": False}
     options: list[tuple[dict[str, Any], str, float]] = [
         (
             {"host_gap_ns": 0, "host_sequence_ns": 0},
@@ -463,6 +464,33 @@ def _token_budget(seen: Seen) -> Iterator[Candidate]:
             f"slowest requests queue and prefill for {share:.0%} of their time"
         )
         yield Candidate("small token budget", group, "scheduler", share, evidence, (remedy,))
+
+
+def _small_chunks(seen: Seen) -> Iterator[Candidate]:
+    """A limit on each prompt's tokens in a step spreads prompts over many steps."""
+    if seen.metric == "tpot":
+        return
+    for group in _groups(seen):
+        most = seen.result._prepared.lowered.groups[group].engine.long_prefill_token_threshold
+        longer = float((seen.input_tokens[seen.cohort] > most).mean())
+        share = seen.share(*WAITING, "prefill")
+        if not most or longer < 0.5 or share < WAITED:
+            continue
+        limited = {one: has for one, has in _options(seen, group, THRESHOLD).items() if has}
+        groups = list(limited)
+        remedy = changes.instance_keys(
+            seen.result,
+            groups,
+            {THRESHOLD: 0},
+            f"whole prompts instead of {most} tokens in a step ({THRESHOLD} 0)"
+            f"{_where(seen, group, groups)}",
+        )
+        evidence = (
+            f"{longer:.0%} of the slowest requests have prompts beyond the {most} tokens that "
+            f"group {group} takes of each in a step, and they queue and prefill for {share:.0%} of "
+            "their time"
+        )
+        yield Candidate("small chunks of prompts", group, "scheduler", share, evidence, (remedy,))
 
 
 def _prefix_caching(seen: Seen) -> Iterator[Candidate]:
@@ -628,6 +656,7 @@ RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _sequence_limit,
     _adapter_slots,
     _token_budget,
+    _small_chunks,
     _prefix_caching,
     _burst,
     _too_few_devices,

@@ -39,10 +39,13 @@ class Change:
 def instance_keys(
     result: "Result", groups: Sequence[int], keys: Mapping[str, Any], text: str
 ) -> Change:
-    """Keys of the instances behind these groups; None removes a key."""
+    """Keys of the instances behind these groups; None removes a key, wherever it was given."""
     paths = _paths(result, groups)
+    removed = {key for key, value in keys.items() if value is None}
 
     def edit(fields: Fields) -> None:
+        for key in removed:
+            fields.get("engine", {}).pop(key, None)
         for path in paths:
             instance = _at(fields, path)
             for key, value in keys.items():
@@ -50,7 +53,11 @@ def instance_keys(
                 if value is not None:
                     instance[key] = value
 
-    return Change(text, _edited(edit))
+    def make(inputs: RunInputs) -> RunInputs:
+        kept = {name: value for name, value in inputs.options.items() if name not in removed}
+        return _edited(edit)(inputs.changed(options=kept))
+
+    return Change(text, make)
 
 
 def like_peer(result: "Result", group: int, peer: int, text: str) -> Change:

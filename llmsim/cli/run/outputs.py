@@ -1,6 +1,8 @@
 """Writes what `llmsim run` was asked for, and decides the exit code."""
 
+import shlex
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +50,19 @@ def check_outputs(options: "RunOptions") -> None:
 
         check_perfetto()
     if options.run_dir is not None:
-        check_writable_folder(options.run_dir)
+        _tell_of_another_run(check_writable_folder(options.run_dir), options.quiet)
     if options.graphs is not None:
         check_writable_folder(options.graphs.folder)
+
+
+def _tell_of_another_run(folder: Path, quiet: bool) -> None:
+    """A note on stderr, before the run, where it will replace what another command wrote."""
+    from llmsim.export.run_dir import arguments_of
+
+    arguments = arguments_of(folder)
+    if arguments is not None and arguments != sys.argv[1:] and not quiet:
+        command = shlex.join(["llmsim", *arguments])
+        warnings.warn(f"{folder} holds the run of `{command}`; this run replaces it", stacklevel=2)
 
 
 def _inputs(options: "RunOptions") -> list[Path]:

@@ -35,6 +35,7 @@ def export(tables: RunTables, name: str, path: Path) -> list[Path]:
     run without a finished request.
     """
     check_format(name)
+    needs_requests(tables)  # before a folder is made
     return FORMATS[name](tables, path)
 
 
@@ -87,7 +88,6 @@ def _inference_perf(tables: RunTables, path: Path) -> list[Path]:
 
 def _openmetrics(tables: RunTables, path: Path) -> list[Path]:
     check_writable(path)
-    needs_requests(tables)
     with atomic_writer(path) as stream:
         for line in openmetrics(tables):
             stream.write(line + "\n")
@@ -97,7 +97,6 @@ def _openmetrics(tables: RunTables, path: Path) -> list[Path]:
 def _llmservingsim(tables: RunTables, path: Path) -> list[Path]:
     """The CSV of `llmsim run --output`, without the columns of KV transfers."""
     check_writable(path)
-    needs_requests(tables)
     stamps = {
         name: _to_ns(tables.ps(f"{name}_ps"))
         for name in ("arrival", "scheduled", "first_token", "finish")

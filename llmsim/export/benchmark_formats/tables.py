@@ -196,11 +196,10 @@ def read_columns(path: Path, names: Sequence[str] | None) -> dict[str, NDArray[A
 
 def _parquet(path: Path) -> "pa.Table":
     import pyarrow as pa
-    from pyarrow import parquet
 
     try:
         content = pa.BufferReader(input_files.read_bytes(path))
-        return parquet.read_table(content, **input_files.PARQUET_WITHOUT_THREADS)
+        return input_files.parquet_table(content)
     except FileNotFoundError:
         raise InputError(
             f"{path.parent} has no {path.name}; name a folder that `llmsim run --run-dir` wrote"

@@ -5,8 +5,10 @@ J. P. Romano, 1992) over the requests in order of arrival, with blocks of 2 sqrt
 requests that queue together share their fate. Its standard error rests on few blocks, and that of a
 percentile on the requests beyond it: Student's t has as many degrees of freedom, less one. Several
 pairs, one per seed, are tested by Student's t over the pairs. Both test the logarithm of B / A: the
-metrics are positive, and an interval of their ratio never goes below 0, which is -100 %. Holm's
-procedure (S. Holm, 1979) keeps the chance of any false alarm over all metrics at `alpha`.
+metrics are positive, and an interval of their ratio never goes below 0, which is -100 %. Where all
+pairs change alike there is no spread, and the sign test of n pairs gives 2^(1-n); one pair says
+nothing of chance. Holm's procedure (S. Holm, 1979) keeps the chance of any false alarm over all
+metrics at `alpha`.
 """
 
 import math
@@ -112,7 +114,7 @@ def _of_requests(
         name: _tested(
             float(before[at]),
             float(after[at]),
-            Spread.of(befores[:, at], afters[:, at], _freedom(len(a), tail)),
+            Spread.of(befores[:, at], afters[:, at], len(a), _freedom(len(a), tail)),
             alpha,
         )
         for at, (name, tail) in enumerate(STATISTICS.items())
@@ -167,7 +169,7 @@ def _block_rows(count: int, rng: np.random.Generator) -> Int64:
 def _of_seeds(ends: Sequence[tuple[float, float]], alpha: float) -> Difference:
     """Student's t over the pairs' differences."""
     a, b = np.array(ends).T
-    spread = Spread.of(a, b, len(ends) - 1, of_mean=True)
+    spread = Spread.of(a, b, len(ends), len(ends) - 1, of_mean=True)
     return _tested(float(a.mean()), float(b.mean()), spread, alpha)
 
 
@@ -176,6 +178,8 @@ class Spread:
     """The standard error of a relative difference, and the scale on which it counts."""
 
     error: float
+    pairs: int
+    """Request pairs, or pairs of runs, that were observed."""
     freedom: int
     """Degrees of freedom."""
     by_ratio: bool
@@ -184,12 +188,14 @@ class Spread:
     """
 
     @classmethod
-    def of(cls, a: Float64, b: Float64, freedom: int, *, of_mean: bool = False) -> "Spread":
+    def of(
+        cls, a: Float64, b: Float64, pairs: int, freedom: int, *, of_mean: bool = False
+    ) -> "Spread":
         """What samples of both runs say: of the value, or of their mean."""
         by_ratio = bool(np.all(a > 0) and np.all(b > 0))
         samples = np.log(b / a) if by_ratio else (b - a) / np.where(a == 0, 1.0, a)
         parts = math.sqrt(len(a)) if of_mean else 1.0
-        return cls(float(samples.std(ddof=1)) / parts, freedom, by_ratio)
+        return cls(float(samples.std(ddof=1)) / parts, pairs, freedom, by_ratio)
 
     def distance(self, a: float, b: float) -> float:
         """How far B is from A on the scale."""
@@ -209,8 +215,10 @@ def _tested(a: float, b: float, spread: Spread, alpha: float) -> Difference:
     delta = _percent(a, b)
     if delta is None:
         return Difference(a, b, None, None)
+    if spread.pairs == 1:
+        return _single(a, b)
     if spread.error == 0:
-        return Difference(a, b, (delta, delta), 1.0 if delta == 0 else 0.0)
+        return Difference(a, b, (delta, delta), 1.0 if delta == 0 else 2.0 ** (1 - spread.pairs))
     distance = spread.distance(a, b)
     p = 2 * float(t.sf(abs(distance) / spread.error, spread.freedom))
     width = float(t.ppf(1 - alpha / 2, spread.freedom)) * spread.error

@@ -48,7 +48,8 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
     findings = []
     if len(both) < max(len(real), len(simulated)):
         sentence = (
-            f"different requests: {len(real)} in the log, {len(simulated)} in the simulation, "
+            f"different requests: {len(real)} in {real.source}, {len(simulated)} in "
+            f"{simulated.source}, "
             f"{len(both)} in both; the others loaded only one of the two"
         )
         findings.append(Finding("counts", True, sentence))

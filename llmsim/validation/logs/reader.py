@@ -22,6 +22,13 @@ KINDS = (
     "or llmsim's run folder, requests.parquet or CSV"
 )
 
+FILES_IN_FOLDERS = (
+    "requests.parquet",
+    "profile_export.jsonl",
+    "per_request_lifecycle_metrics.json",
+)
+"""Where the requests are in a folder: of `llmsim run --run-dir`, of aiperf, and of Inference-Perf.
+"""
 WHOLE_FILES = (
     "ttfts",
     "mean_ttft_ms",
@@ -42,16 +49,21 @@ def read_recording(path: Path) -> Recording:
     it is missing.
     """
     if path.is_dir():
-        table = path / "requests.parquet"
-        if not table.is_file():
-            raise InputError(
-                f"{path}: a folder without requests.parquet is no run folder; `llmsim run "
-                "--run-dir` writes one"
-            )
-        return read_parquet(table)
+        return read_recording(_log_in(path))
     if path.is_file() and _starts_with(path, b"PAR1"):
         return read_parquet(path)
     return _read_text(path, text_of(path, f"it may be {KINDS}"))
+
+
+def _log_in(folder: Path) -> Path:
+    """The file of a folder that holds the requests: of a run, or of aiperf or Inference-Perf."""
+    for name in FILES_IN_FOLDERS:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(
+        f"{folder}: a folder without requests.parquet is no run folder; `llmsim run --run-dir` "
+        f"writes one; of other tools it may hold {' or '.join(FILES_IN_FOLDERS[1:])}"
+    )
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:

@@ -131,11 +131,10 @@ def read_parquet(path: Path) -> Recording:
     KV cache was.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
         input_files.note(path)
-        table = pq.read_table(path, **input_files.PARQUET_WITHOUT_THREADS)
+        table = input_files.parquet_table(path)
         table.validate(
             full=True
         )  # a damaged table would end the process where its values are taken

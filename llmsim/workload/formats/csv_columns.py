@@ -156,13 +156,18 @@ class _Clock:
         except ValueError:
             time_ns = float("nan")
         if not abs(time_ns) < LATEST_NS:
-            wanted = (
-                "a date and time such as 2023-11-16 18:15:46.68"
-                if self._minutes is not None
-                else "a time"
-            )
-            raise self._rows.bad(number, fields, self._column, wanted)
+            raise self._rows.bad(number, fields, self._column, self._wanted())
         return round(time_ns)
+
+    def _wanted(self) -> str:
+        """What a time must be."""
+        if self._minutes is not None:
+            return "a date and time such as 2023-11-16 18:15:46.68"
+        most = LATEST_NS // self._ns_per_unit
+        unit = next(name for name, ns in UNITS.items() if ns == self._ns_per_unit)
+        return (
+            f"a time of at most {most} {unit}; 'trace:FILE,unit=ns', in quotes, names another unit"
+        )
 
     def _look(self, first: str) -> None:
         table, name = self._rows.table, self._rows.names[self._column]

@@ -30,7 +30,10 @@ def stored_batches(path: str, kind: str, names: list[str]) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
         if kind == "parquet":
-            for batch in pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names):
+            batches = pq.ParquetFile(path).iter_batches(
+                BATCH_ROWS, columns=names, use_threads=False
+            )
+            for batch in batches:
                 batch.validate(
                     full=True
                 )  # a damaged batch would end the process where its values are taken
