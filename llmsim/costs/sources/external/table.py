@@ -24,6 +24,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.reading import json_value, shown
 from llmsim.costs.sources.csv_tables import read_content, read_text
@@ -232,11 +233,10 @@ def parquet_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
     Parquet.
     """
     import pyarrow as pa
-    import pyarrow.parquet as parquet
 
     data = read_content(path)
     try:
-        table = parquet.read_table(io.BytesIO(data))
+        table = input_files.parquet_table(pa.BufferReader(data))
         table.validate(
             full=True
         )  # a damaged table would end the process where its values are taken
