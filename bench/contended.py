@@ -12,7 +12,7 @@ from pathlib import Path
 
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_options import checked
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.simulate import simulate
 

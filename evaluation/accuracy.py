@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from targets import reach, targets_markdown
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError

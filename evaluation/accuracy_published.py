@@ -10,7 +10,7 @@ from accuracy_data import needed
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.adjust.calibration import calibration_of

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from llmsim.api.prepare import Prepared, prepare
+from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError

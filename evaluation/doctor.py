@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmsim.api.prepare import prepare, trial
+from llmsim.api.preparation.prepare import prepare, trial
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.validation.fit.doctor import diagnose

@@ -20,7 +20,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError, LlmsimError

@@ -41,7 +41,7 @@ from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.shapes import afd_shapes
 from llmsim.sizing.targets import Targets
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 MODEL = "meta-llama/Llama-3.1-70B"  # the shape of Llama-3.3-70B
 DEVICE = str(Path(__file__).resolve().parent / "figures" / "h800_sxm.json")

@@ -24,8 +24,8 @@ from llmsim.lowering.kv.hybrid_cache import divides, takes_indexed_blocks
 from llmsim.model import Dtypes, Layout, ModelConfig, load_hardware, load_model
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, kv_tables
 from llmsim.model.memory.sizes import INDEXED_TOKENS, kv_bytes_per_token, state_bytes_per_sequence
-from llmsim.scheduling.conformance import vllm_platform
 from llmsim.scheduling.conformance.engine_python import check_interpreter
+from llmsim.scheduling.conformance.vllm import platform as vllm_platform
 
 WORKER = Path(__file__).parent / "kv_specs_worker.py"
 PRESETS = Path(str(llmsim.__file__)).parent / "presets" / "models"

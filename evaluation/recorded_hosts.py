@@ -12,7 +12,7 @@ import pandas as pd
 from recorded_runs import HostTimes, Run, Served, lowered
 from scipy.stats import theilslopes
 
-from llmsim.lowering.cuda_graphs import launches, layers_of_experts
+from llmsim.lowering.host.cuda_graphs import launches, layers_of_experts
 
 HIDDEN = 1.2
 """Launches behind a decode that took less than so many times its time may have waited for it."""

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 import llmsim
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.lowering import LoweredGroup
 

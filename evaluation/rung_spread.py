@@ -26,7 +26,7 @@ from llmsim.search.prune import Pruner
 from llmsim.search.space import REQUESTS, Point, Space, load_space
 from llmsim.search.study import fronts
 from llmsim.search.trials import Trials
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 STUDY = Path(__file__).resolve().parent / "studies" / "frontier_256.yaml"
 COUNTS = (125, 250, 500, 1000, 2000)

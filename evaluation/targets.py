@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options

@@ -35,11 +35,11 @@ from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.lowering.kv.tiers import LoweredTiers
-from llmsim.lowering.parallel_layout import LoweredLockstep
-from llmsim.lowering.request_speculation import request_speculation
-from llmsim.results.detokenization_delay import with_output_processing
+from llmsim.lowering.layout.parallel_layout import LoweredLockstep
+from llmsim.lowering.speculation.request_speculation import request_speculation
 from llmsim.results.invariants import check_invariants
-from llmsim.results.notes import notes_of_run
+from llmsim.results.printed.notes import notes_of_run
+from llmsim.results.requests.detokenization_delay import with_output_processing
 from llmsim.results.series_sink import KeptSeries, SeriesSink
 from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.policies import PolicySpecs
@@ -419,7 +419,7 @@ def _scheduler_in_python(
                 "a queue order, a preemption victim or a cache eviction of yours does not reach "
                 "into the installed vLLM's scheduler; choose the scheduler vllm_v1, or remove it"
             )
-        from llmsim.scheduling.conformance.vllm_installed import installed_scheduler
+        from llmsim.scheduling.conformance.vllm.installed import installed_scheduler
 
         if engine.speculation is not None and request_speculation(workload) is not None:
             raise NotYetError(

@@ -57,10 +57,10 @@ CHECKED = (
 _SHARED = "use.share_ps * (energy.total_aj / AJ_PER_J / given_ps)"
 ALLOWED = {
     (
-        "lowering/request_speculation.py",
+        "lowering/speculation/request_speculation.py",
         "np.cumsum([len(row) for row in rows], out=offsets[1:])",
     ): "entries of lists that are in memory",
-    ("results/metrics.py", "np.cumsum(counts)"): "numbers of latencies, not their lengths",
+    ("results/requests/metrics.py", "np.cumsum(counts)"): "numbers of latencies, not their lengths",
     (
         "power/account.py",
         f"np.add.at(joules, use.share_request, {_SHARED})",

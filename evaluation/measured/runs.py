@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
 from llmsim.results.error_bars import own_device_share

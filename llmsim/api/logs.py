@@ -107,14 +107,14 @@ class _Trial:
 
     def lowered(self) -> "LoweredDeployment":
         """The deployment without any constant."""
-        from llmsim.api.prepare import compile_cluster
+        from llmsim.api.preparation.prepare import compile_cluster
 
         return compile_cluster(self._cluster.parsed(), self._settings).lowered
 
     def recording(self, calibration: "Calibration | None") -> "Recording":
         """One run as a recording."""
-        from llmsim.api.prepare import compile_cluster, with_workload
-        from llmsim.api.verdict import check_backend
+        from llmsim.api.preparation.prepare import compile_cluster, with_workload
+        from llmsim.api.verdicts.verdict import check_backend
         from llmsim.api.workload import workload_source
         from llmsim.simulate import simulate
         from llmsim.validation.logs.recording import recording_of

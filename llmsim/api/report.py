@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from llmsim.api.cluster import Cluster
     from llmsim.config import Deployment
     from llmsim.config.deployment import Offloading
-    from llmsim.config.input_files import InputFile
+    from llmsim.config.files.input_files import InputFile
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
-    from llmsim.results.classes import Objectives
+    from llmsim.results.requests.classes import Objectives
 
 
 def summary_of(

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import RunOptions
-from llmsim.api.prepare import Prepared
+from llmsim.api.preparation.prepare import Prepared
 from llmsim.api.python_values import check_kinds
 from llmsim.api.report import asked_record, summary_of, write_run_folder
-from llmsim.api.verdict import verdict
+from llmsim.api.verdicts.verdict import verdict
 from llmsim.columns import PowerColumns, SeriesColumns, StepColumns
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.core import PS_PER_S, Results
-from llmsim.results.sessions import reasons
+from llmsim.results.requests.sessions import reasons
 
 if TYPE_CHECKING:
     import networkx
     import pandas as pd
 
-    from llmsim.api.plots import Plots
+    from llmsim.api.pictures.plots import Plots
     from llmsim.api.why.answer import Why
-    from llmsim.config.input_files import InputFile, InputFiles
+    from llmsim.config.files.input_files import InputFile, InputFiles
 
 
 class Result:
@@ -172,8 +172,8 @@ class Result:
         """
         import pandas as pd
 
-        from llmsim.results.operator_limits import GroupCosts, operator_limits
-        from llmsim.results.utilisation import group_usage
+        from llmsim.results.devices.operator_limits import GroupCosts, operator_limits
+        from llmsim.results.devices.utilisation import group_usage
 
         rows = []
         for group in self._prepared.lowered.groups:
@@ -210,7 +210,7 @@ class Result:
     @property
     def plot(self) -> "Plots":
         """Pictures of the run (needs matplotlib)."""
-        from llmsim.api.plots import Plots
+        from llmsim.api.pictures.plots import Plots
 
         return Plots(self)
 
@@ -391,7 +391,7 @@ class Result:
     @property
     def duration_s(self) -> float:
         """Simulated seconds from the first arrival to the end of the last request."""
-        from llmsim.results.metrics import makespan_ps
+        from llmsim.results.requests.metrics import makespan_ps
 
         return (makespan_ps(self._results) or 0) / PS_PER_S
 

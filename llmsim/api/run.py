@@ -10,17 +10,17 @@ from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import Recorded, RunInputs
 from llmsim.api.checked.run_options import READ_FROM_TEXT, RunOptions, checked
 from llmsim.api.cluster import Cluster, cluster_of
-from llmsim.api.compiled import CompiledClusters
-from llmsim.api.culprits import culprits_named
 from llmsim.api.options.elsewhere import elsewhere
-from llmsim.api.prepare import Prepared, with_workload
+from llmsim.api.preparation.compiled import CompiledClusters
+from llmsim.api.preparation.prepare import Prepared, with_workload
 from llmsim.api.python_values import class_name, option_value
 from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
+from llmsim.api.verdicts.culprits import culprits_named
 from llmsim.api.workload import workload_source
-from llmsim.config import input_files
 from llmsim.config.engine.options import command_line_options
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.loading import collections_paused
 
 OUTPUTS = {
@@ -59,7 +59,7 @@ def run(
     `value`, InfeasibleError where a model does not fit its devices, InvariantError for a defect of
     the simulator, and KeyboardInterrupt.
     """
-    from llmsim.api.verdict import check_backend
+    from llmsim.api.verdicts.verdict import check_backend
 
     inputs = RunInputs(cluster_of(cluster), _repeatable(workload), dict(options))
     with (
@@ -77,7 +77,7 @@ def run(
             raise KeyboardInterrupt
         check_backend(results)
         if settings.require:
-            from llmsim.api.provenance_gate import require
+            from llmsim.api.verdicts.provenance_gate import require
 
             require(settings.require, prepared.lowered, results)
     return Result(prepared.as_run(results), settings, results, inputs, files)

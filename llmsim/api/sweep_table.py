@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from llmsim.api.front import Figure, Point, draw_front
+from llmsim.api.pictures.front import Figure, Point, draw_front
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:

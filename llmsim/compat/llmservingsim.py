@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.files import input_files
 
 NETWORKS = ("analytical", "congestion-unaware", "congestion-aware", "fair-share")
 FP = {16: "auto", 32: "float32", 8: "fp8"}

@@ -17,8 +17,8 @@ from functools import cache
 from types import CodeType
 from typing import Any, TextIO
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.files import input_files
 
 _INSIDE: ContextVar[bool] = ContextVar("llmsim_inside_plugin", default=False)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from llmsim.config import input_files, plugin_calls
+from llmsim.config import plugin_calls
 from llmsim.config.errors import InputError, LlmsimError, PluginRefused, nearest
+from llmsim.config.files import input_files
 from llmsim.config.plugin_calls import defined_at, foreign_code, in_library, said
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from llmsim.config.errors import InputError
 from llmsim.emulation.in_client.virtual_time import SETTINGS
-from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.server import vllm_command
+from llmsim.emulation.servers.server import vllm_command
+from llmsim.emulation.timekeeping.keeper import Keeper
 
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
 """Python runs a module `sitecustomize` before a program."""

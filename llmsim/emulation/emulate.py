@@ -11,25 +11,25 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmsim.api.prepare import Prepared
+from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
-from llmsim.emulation.doors import Door, Stage
 from llmsim.emulation.errors import DegradedError, NoProgressError
-from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.links import Links
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import cpu_seconds
-from llmsim.emulation.relay import Relay
 from llmsim.emulation.requests import check_workload, engine_requests
-from llmsim.emulation.server import Server, engine_version, vllm_environment, vllm_server
-from llmsim.emulation.servers import EngineServer, EngineStage, engine_stages
+from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.links import Links
+from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
+from llmsim.emulation.servers.relay import Relay
+from llmsim.emulation.servers.server import Server, engine_version, vllm_environment, vllm_server
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.scheduling.conformance.vllm_live import engine_profile_of
+from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process

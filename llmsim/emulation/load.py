@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmsim.core import Workload
-from llmsim.emulation.doors import Stage
 from llmsim.emulation.errors import NoProgressError
-from llmsim.emulation.keeper import Keeper
-from llmsim.scheduling.conformance.vllm_live import LiveRequest
+from llmsim.emulation.servers.doors import Stage
+from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.scheduling.conformance.vllm.live import LiveRequest
 
 LONGEST_LINE = 1 << 22
 _EVENT = b"data: "

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.api.prepare import Prepared
+from llmsim.api.preparation.prepare import Prepared
 from llmsim.columns import (
     Column,
     RequestColumns,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
-from llmsim.api.prepare import compile_cluster
+from llmsim.api.preparation.prepare import compile_cluster
 from llmsim.config.errors import NotYetError
 from llmsim.endpoint.calls import Endpoint, Served
 from llmsim.endpoint.clock import Clock

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from llmsim import _native
-from llmsim.api.prepare import Compiled
+from llmsim.api.preparation.prepare import Compiled
 from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import Status, Workload
 from llmsim.routing import RouterSpec

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import MAX_WHOLE_BYTES, file_bytes, too_large
+from llmsim.config.files.reading import MAX_WHOLE_BYTES, file_bytes, too_large
 
 if TYPE_CHECKING:
     import networkx

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmsim.core import PS_PER_NS, Int64, Results
 from llmsim.export.files import atomic_writer
-from llmsim.results.metrics import finished_rows
+from llmsim.results.requests.metrics import finished_rows
 
 COLUMNS = (
     "instance id", "request id", "model", "input", "output", "arrival", "end_time",

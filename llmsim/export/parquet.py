@@ -130,7 +130,7 @@ def session_table(results: Results) -> "pa.Table":
     """One row per session, in the order of their first calls."""
     import pyarrow as pa
 
-    from llmsim.results.sessions import session_files
+    from llmsim.results.requests.sessions import session_files
 
     schema = _arrow_schema(FILES["sessions.parquet"])
     columns = session_files(results)

@@ -16,13 +16,13 @@ import numpy as np
 import llmsim
 from llmsim.columns import PowerColumns, StepColumns
 from llmsim.config.errors import InputError
-from llmsim.config.input_files import InputFile
+from llmsim.config.files.input_files import InputFile
 from llmsim.core import Results
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
 from llmsim.export.parquet import write_columns, write_requests, write_sessions
 from llmsim.export.series_files import SeriesFiles
-from llmsim.results.sessions import reasons
+from llmsim.results.requests.sessions import reasons
 
 SCHEMA_VERSION = 1
 

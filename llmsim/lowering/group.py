@@ -25,14 +25,6 @@ from llmsim.costs import (
 from llmsim.costs.hardware_limits import own_peak_rates_of
 from llmsim.costs.sources.blackbox import PREFIX as BLACKBOX
 from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
-from llmsim.lowering.adapters import (
-    AdapterLayout,
-    experts_of_adapters,
-    lora_config,
-    lora_slots,
-    most_adapters,
-    untimed_adapters,
-)
 from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
@@ -47,22 +39,38 @@ from llmsim.lowering.adjust.ablation_terms import (
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
-from llmsim.lowering.api_server import api_server, frontend_costs
-from llmsim.lowering.context_parallel import with_gathered_context
-from llmsim.lowering.cuda_graphs import graph_rules, padded_mixed
-from llmsim.lowering.drafter import (
-    DraftPlan,
-    busy_names,
-    draft_plan,
-    refuse_what_does_not_run_yet,
-)
 from llmsim.lowering.encoder import encoder_operators, timed_tokens, untimed_encoder
 from llmsim.lowering.engine_dtype import with_narrow_floats
+from llmsim.lowering.host.api_server import api_server, frontend_costs
+from llmsim.lowering.host.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
+from llmsim.lowering.layout.adapters import (
+    AdapterLayout,
+    experts_of_adapters,
+    lora_config,
+    lora_slots,
+    most_adapters,
+    untimed_adapters,
+)
+from llmsim.lowering.layout.context_parallel import with_gathered_context
+from llmsim.lowering.layout.overlap import as_in_sglang, most_tokens, server_of
+from llmsim.lowering.layout.parallel_layout import (
+    batches_in_flight,
+    distinct_operators,
+    expert_placement,
+    layout_of,
+    members_of,
+    stage_operators,
+    stages_of,
+    tightest,
+    with_even_graphs,
+)
+from llmsim.lowering.layout.pipeline import architectures_of, with_stages
+from llmsim.lowering.layout.shared_experts import as_engine_runs_it
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
@@ -77,23 +85,15 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
-from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of
-from llmsim.lowering.parallel_layout import (
-    batches_in_flight,
-    distinct_operators,
-    expert_placement,
-    layout_of,
-    members_of,
-    stage_operators,
-    stages_of,
-    tightest,
-    with_even_graphs,
-)
-from llmsim.lowering.pipeline import architectures_of, with_stages
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config
-from llmsim.lowering.shared_experts import as_engine_runs_it
+from llmsim.lowering.speculation.drafter import (
+    DraftPlan,
+    busy_names,
+    draft_plan,
+    refuse_what_does_not_run_yet,
+)
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
     DEFAULT_NUM_SMS,

@@ -14,9 +14,9 @@ from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from llmsim.config import input_files
 from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.model.types import Hardware
 from llmsim.presets import PRESETS_DIR
 

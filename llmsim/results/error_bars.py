@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.core import TimeShare
 from llmsim.costs.confidence import BY_DATA_SHEETS
 from llmsim.presets import PRESETS_DIR

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.core import PS_PER_S, Results
 from llmsim.exact import exact_sum
-from llmsim.results.metrics import makespan_ps
+from llmsim.results.requests.metrics import makespan_ps
 
 if TYPE_CHECKING:
     from llmsim.lowering.switches.layouts import LayoutPlans

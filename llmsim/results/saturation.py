@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from llmsim.core import PS_PER_S, Int64, Results, Status
-from llmsim.results.metrics import finished_rows
+from llmsim.results.requests.metrics import finished_rows
 
 FEWEST_ARRIVALS = 100
 GROWTH = 0.1

@@ -23,20 +23,20 @@ from llmsim.costs.confidence import Reach, expected_error, farthest
 from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
 from llmsim.results.afd import afd_rows
-from llmsim.results.classes import Objectives, classes_block, goodput
-from llmsim.results.energy import carbon_block, cost_block, energy_block
+from llmsim.results.devices.energy import carbon_block, cost_block, energy_block
+from llmsim.results.devices.utilisation import by_device, group_usage, utilisation
 from llmsim.results.error_bars import system_error
-from llmsim.results.metrics import (
+from llmsim.results.reconfigurations import reconfiguration_blocks
+from llmsim.results.requests.classes import Objectives, classes_block, goodput
+from llmsim.results.requests.metrics import (
     describe,
     finished_rows,
     latencies,
     makespan_ps,
     statistics_ms,
 )
-from llmsim.results.reconfigurations import reconfiguration_blocks
-from llmsim.results.sessions import reasons, sessions_block
+from llmsim.results.requests.sessions import reasons, sessions_block
 from llmsim.results.speculation import speculation_block
-from llmsim.results.utilisation import by_device, group_usage, utilisation
 
 SCHEMA_VERSION = 1
 _DIGITS = 6
@@ -49,9 +49,9 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs
     of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of
-    `llmsim.costs`), `cost_plan`, `objectives` (of `llmsim.results.classes`), and `notes`. All of it
-    is optional. Times end in their unit; `duration` is in seconds, throughputs are per second, as
-    in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    `llmsim.costs`), `cost_plan`, `objectives` (of `llmsim.results.requests.classes`), and `notes`.
+    All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per
+    second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
     objectives = info.get("objectives", Objectives())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_MS, PS_PER_S, Int64, Results
-from llmsim.results.metrics import PERCENTILES, finished_rows
+from llmsim.results.requests.metrics import PERCENTILES, finished_rows
 
 NAME = "14 summary"
 OK = "ok"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 
 FINISHED = re.compile(r"sys\[(\d+)\] finished, (\d+) cycles")
 """ASTRA-sim's line for an NPU; a cycle is 1 ns."""

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import asdict
 
-from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError
-from llmsim.config.input_files import InputFile, fingerprint
+from llmsim.config.files.code_identity import code_hash
+from llmsim.config.files.input_files import InputFile, fingerprint
 from llmsim.export.files import atomic_writer
 from llmsim.search.apply import Base, Run
 from llmsim.search.figures import names

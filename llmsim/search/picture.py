@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from llmsim.api.front import Figure, Point, draw_front
+from llmsim.api.pictures.front import Figure, Point, draw_front
 from llmsim.config.errors import InputError
 from llmsim.search.journal import Trial
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmsim.config.input_files import InputFile
+from llmsim.config.files.input_files import InputFile
 from llmsim.search.space import Bound
 
 FUNCTION = "llmsim.cli.run.point:ended"

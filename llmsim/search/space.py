@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 from llmsim.search.rates import RATE
 from llmsim.search.templates import AFD_KEYS, DEPLOYMENT, Template, plans_of
 from llmsim.sizing.plan import Plan

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 
-from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, PluginRefused
+from llmsim.config.files.code_identity import code_hash
 from llmsim.search.apply import Base, Run, run_of
 from llmsim.search.figures import (
     DEVICES,
@@ -31,7 +31,7 @@ from llmsim.search.point import (
 )
 from llmsim.search.rates import RATE
 from llmsim.search.space import REQUESTS, Point, bounds_of
-from llmsim.sizing.workers import WorkerDied, Workers
+from llmsim.sizing.workers.workers import WorkerDied, Workers
 
 INTERRUPTED = (-signal.SIGINT, -signal.SIGTERM)
 """Codes of a worker that somebody stopped, which says nothing about its point."""

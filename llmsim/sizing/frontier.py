@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import InputError, LlmsimError
+from llmsim.config.files.code_identity import code_hash
 from llmsim.core import PS_PER_S
 from llmsim.lowering import LoweringOptions
 from llmsim.sizing.bounds import Pruned, Reason, pruned_reason
@@ -32,7 +32,7 @@ from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import Targets
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

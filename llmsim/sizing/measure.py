@@ -15,7 +15,7 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.core import PS_PER_S, Int64, RequestColumns, Workload
 from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
-from llmsim.results.metrics import finished_rows, latencies, percentile
+from llmsim.results.requests.metrics import finished_rows, latencies, percentile
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS

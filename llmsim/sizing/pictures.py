@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.front import DEVICE, USER, Figure, Point, draw_front, write_picture
+from llmsim.api.pictures.front import DEVICE, USER, Figure, Point, draw_front, write_picture
 from llmsim.sizing.answer import Answer, front_name, text
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan, Pool
 from llmsim.sizing.shapes import STAGES, units
 from llmsim.sizing.targets import Miss, Targets
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 FEWEST_VERIFIED = 1000
 """Requests of a run that decides. Estimates have as many where lengths are drawn: the longest of

@@ -16,7 +16,7 @@ from llmsim.sizing.measure import Bench, is_servable
 from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
 from llmsim.sizing.shapes import ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 if TYPE_CHECKING:
     import numpy as np

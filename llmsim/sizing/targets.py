@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
-from llmsim.results.classes import parse_objectives
+from llmsim.results.requests.classes import parse_objectives
 
 METRICS = ("ttft", "tpot", "e2el")
 PS_PER_MS = 10**9

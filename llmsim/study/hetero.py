@@ -21,7 +21,7 @@ from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PE
 from llmsim.api.run import run
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.model.hardware import data_sheet
-from llmsim.results.operator_limits import COMPUTE, LINKS, MEMORY
+from llmsim.results.devices.operator_limits import COMPUTE, LINKS, MEMORY
 from llmsim.study.hetero_file import LETTERS, HeteroFile, Question, Role
 
 MOST_ALLOCATIONS = 4096

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite
+from llmsim.config.files.reading import finite
 from llmsim.model.hardware import data_sheet
 from llmsim.search.space import read_json_or_yaml
 

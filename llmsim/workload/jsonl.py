@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import MAX_LINE_BYTES, too_long
+from llmsim.config.files.reading import MAX_LINE_BYTES, too_long
 from llmsim.core import EncoderInput, Workload
 from llmsim.workload.columns import WorkloadBuilder
 from llmsim.workload.limits import MAX_TIME_NS

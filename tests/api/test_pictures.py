@@ -3,7 +3,7 @@
 import pytest
 
 import llmsim
-from llmsim.api.front import MOST_NAMES, Figure, Point, draw_front
+from llmsim.api.pictures.front import MOST_NAMES, Figure, Point, draw_front
 
 pytest.importorskip("matplotlib")
 

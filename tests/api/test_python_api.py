@@ -142,9 +142,9 @@ def test_build_lists_what_it_takes_where_no_name_is_near() -> None:
 def test_equal_clusters_are_compiled_once_while_their_files_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llmsim.api import prepare as module
     from llmsim.api import run as api_run
-    from llmsim.api.compiled import CompiledClusters
+    from llmsim.api.preparation import prepare as module
+    from llmsim.api.preparation.compiled import CompiledClusters
 
     compiled: list[str] = []
     original = module.compile_cluster

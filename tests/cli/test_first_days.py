@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli import main, run_main
 from llmsim.cli.app import run_app
 from llmsim.cli.run.arguments import checked_options

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from processes import ENDLESS, HANGS_S, wait_until_it_simulates, wait_until_it_worked
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
 from llmsim.simulate import native_simulation, simulate

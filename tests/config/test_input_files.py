@@ -18,7 +18,7 @@ import pytest
 from package import PRESETS, package_sources
 
 from llmsim.cli import main
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.config.plugin_calls import in_library
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,12 +245,12 @@ OPENERS = {
 }
 OWN_FILES = {
     "cli/__init__.py",  # /dev/null
-    "config/code_identity.py",  # the package
-    "config/input_files.py",
+    "config/files/code_identity.py",  # the package
+    "config/files/input_files.py",
     "emulation/in_client/pools.py",  # what the kernel says of a thread
     "emulation/in_engine/clock.py",  # makes the page of the clock
     "emulation/processes.py",  # what the kernel says of processes
-    "emulation/server.py",  # what the server has said
+    "emulation/servers/server.py",  # what the server has said
     "endpoint/recorder.py",  # writes
     "costs/cache.py",  # made of what is recorded, and checked by a checksum
     "export/chakra.py",  # writes

@@ -10,7 +10,7 @@ from llmsim.model import Dtypes, Layout, ModelConfig, load_model
 from llmsim.model.memory.hybrid_groups import kv_tables
 from llmsim.model.memory.sizes import state_bytes_per_layer
 from llmsim.model.parallel.transforms import split_layers
-from llmsim.scheduling.conformance import vllm_live
+from llmsim.scheduling.conformance.vllm import live as vllm_live
 
 MODELS = (
     "google/gemma-2-9b",

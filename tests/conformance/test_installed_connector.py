@@ -7,8 +7,8 @@ import pytest
 
 from llmsim import _native
 from llmsim.cli import main
-from llmsim.scheduling.conformance.vllm_installed import _connector
-from llmsim.scheduling.conformance.vllm_live import LiveRequest, prompt_alone
+from llmsim.scheduling.conformance.vllm.installed import _connector
+from llmsim.scheduling.conformance.vllm.live import LiveRequest, prompt_alone
 
 
 def group(**given: Any) -> Any:

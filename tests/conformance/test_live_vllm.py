@@ -15,7 +15,7 @@ from llmsim.config.engine.profile import PROVEN, profile_names
 from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.cases import scheduler_config
 from llmsim.scheduling.conformance.random_cases import random_case
-from llmsim.scheduling.conformance.vllm_live import (
+from llmsim.scheduling.conformance.vllm.live import (
     VllmScheduler,
     engine_profile_of,
     installed_version,
@@ -226,6 +226,6 @@ def test_a_case_takes_the_limits_of_the_release_that_resolved_it() -> None:
 def test_without_vllm_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("llmsim.scheduling.conformance.vllm_live.installed_version", lambda: None)
+    monkeypatch.setattr("llmsim.scheduling.conformance.vllm.live.installed_version", lambda: None)
     assert main(["conformance", "vllm"]) == 0
     assert "skipped: vLLM is not installed" in capsys.readouterr().err

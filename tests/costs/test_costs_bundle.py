@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 from llmsim.core import Provenance
 from llmsim.costs import CompiledCosts, compile_costs
 from llmsim.costs.catalog import look

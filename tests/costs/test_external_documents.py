@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from tests.costs.builders import needs_database

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.errors import InputError, LlmsimError, NotYetError

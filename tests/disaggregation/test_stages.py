@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_runs import assert_sound, cluster, instance
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
 from llmsim.simulate import simulate

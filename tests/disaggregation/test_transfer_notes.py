@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_runs import cluster, instance
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 
 HYBRID, WINDOWED = "Qwen/Qwen3-Next-80B-A3B-Instruct", "openai/gpt-oss-20b"

@@ -19,9 +19,9 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.in_engine.channel import Channel
-from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.relay import Relay, prompt_tokens
-from llmsim.emulation.servers import engine_stages
+from llmsim.emulation.servers.of_instances import engine_stages
+from llmsim.emulation.servers.relay import Relay, prompt_tokens
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 

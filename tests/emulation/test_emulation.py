@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from emulation.stand_in_engine import StandIn
 
-from llmsim.api.prepare import Prepared, prepare
+from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
-from llmsim.emulation.doors import Door, Stage
 from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.in_engine.channel import row_of
-from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
 from llmsim.emulation.requests import check_workload, engine_requests
-from llmsim.emulation.servers import engine_stages
+from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.of_instances import engine_stages
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.validation.logs.reader import read_recording
 

@@ -12,10 +12,10 @@ from llmsim.config.errors import NotYetError
 from llmsim.emulation.emulate import _checked_ranks
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import ClockPage
-from llmsim.emulation.keeper import Keeper
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.servers import EngineServer, engine_stages
-from llmsim.emulation.timekeeper import Timekeeper
+from llmsim.emulation.servers.of_instances import EngineServer, engine_stages
+from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.emulation.timekeeping.timekeeper import Timekeeper
 
 CLUSTER = "single_node_moe_dp_ep_instance.json"
 IN_TURN = ["--request-routing-policy", "RR", "--cost-source", "roofline"]

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from emulation.test_emulation import CLUSTER, PULLS
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
-from llmsim.emulation.keeper import Keeper
-from llmsim.emulation.links import Links
+from llmsim.emulation.servers.links import Links
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.simulate import simulate
 
 MS = 10**9

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.emulation.timekeeper import Doing, Timekeeper, Turn
+from llmsim.emulation.timekeeping.timekeeper import Doing, Timekeeper, Turn
 
 
 def test_the_clock_moves_to_the_least_time_when_everybody_waits() -> None:

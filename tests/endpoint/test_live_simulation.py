@@ -12,7 +12,7 @@ import pytest
 
 import llmsim
 from llmsim.api.cluster import Cluster
-from llmsim.api.prepare import compile_cluster
+from llmsim.api.preparation.prepare import compile_cluster
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Status
 from llmsim.endpoint.clock import NEVER_PS

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import asdict, replace
 from shallow import shallow
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
 from llmsim.export.chakra import read_trace

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llmsim.api.prepare import Prepared, prepare
+from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.export.chakra import read_trace

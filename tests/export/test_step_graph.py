@@ -12,7 +12,7 @@ import networkx
 import numpy as np
 import pytest
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Workload

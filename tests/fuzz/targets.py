@@ -362,7 +362,7 @@ def _experts(folder: Path, data: bytes) -> object:
     "spec.goodput", specs("ttft:1000,tpot:40", "e2el:500.5", "ttft:1 tpot:2"), damage=damaged_spec
 )
 def _goodput(folder: Path, data: bytes) -> object:
-    from llmsim.results.goodput import parse_targets
+    from llmsim.results.requests.goodput import parse_targets
 
     return parse_targets([text_of(data)])
 
@@ -897,8 +897,8 @@ def _space(folder: Path, data: bytes) -> object:
 
 def _journal_lines(folder: Path) -> list[bytes]:
     """A journal with two answers, written by the search itself, its head first."""
-    from llmsim.config.code_identity import code_hash
-    from llmsim.config.input_files import fingerprint
+    from llmsim.config.files.code_identity import code_hash
+    from llmsim.config.files.input_files import fingerprint
     from llmsim.search.apply import run_of
     from llmsim.search.journal import Answer, Journal, Trial, run_key
 

@@ -8,7 +8,7 @@ import pytest
 
 import llmsim
 from llmsim.config.errors import InputError
-from llmsim.results.headline import render_headline
+from llmsim.results.printed.headline import render_headline
 
 ROLLOUT = "synthetic:rollout,n=64,groups=8,output=fixed:40,tail=0.125,tail_output=fixed:400,seed=1"
 

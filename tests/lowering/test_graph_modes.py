@@ -18,7 +18,7 @@ from llmsim.costs import CostRequest
 from llmsim.costs.source import Curve
 from llmsim.costs.sources.bundle.eager_and_graph import both_families, by_family
 from llmsim.lowering import LoweringOptions, lower
-from llmsim.lowering.cuda_graphs import kernels_of, scaled_dtypes
+from llmsim.lowering.host.cuda_graphs import kernels_of, scaled_dtypes
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import (
     Layout,
@@ -28,7 +28,7 @@ from llmsim.model import (
     operators,
     resolve_dtypes,
 )
-from llmsim.scheduling.conformance.vllm_live import installed_version
+from llmsim.scheduling.conformance.vllm.live import installed_version
 from tests.costs.builders import request
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
@@ -281,7 +281,7 @@ def test_a_bundle_with_both_families_gives_each_step_its_own(tmp_path: Path) -> 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("seqs", "drafts"), [(100, 0), (7, 0), (64, 3), (100, 2), (1024, 0)])
 def test_dispatch_is_vllm_s_own(mode: str, seqs: int, drafts: int, tmp_path: Path) -> None:
-    from llmsim.scheduling.conformance.vllm_platform import prepare, write_model
+    from llmsim.scheduling.conformance.vllm.platform import prepare, write_model
 
     prepare()
     from vllm.config import CUDAGraphMode

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import llmsim
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.export.chakra import read_trace
 from llmsim.export.step_graph.chakra import write_chakra

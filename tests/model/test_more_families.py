@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.parallel_layout import stages_of
+from llmsim.lowering.layout.parallel_layout import stages_of
 from llmsim.model import (
     Dtypes,
     Layout,

@@ -106,7 +106,7 @@ def test_of_python_all_kinds_are_found_and_nothing_else() -> None:
     [
         "llmsim/lowering/network/all_to_all.py",
         "llmsim/costs/sources/bundle/grid_completion.py",
-        "llmsim/results/utilisation.py",
+        "llmsim/results/devices/utilisation.py",
     ],
 )
 def test_every_mutant_of_python_is_a_program(path: str) -> None:

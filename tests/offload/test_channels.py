@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from tests.offload.test_placement import TRACE, cluster
 

@@ -7,7 +7,7 @@ import pytest
 
 import llmsim
 from llmsim.api import run as api_run
-from llmsim.api.compiled import CompiledClusters
+from llmsim.api.preparation.compiled import CompiledClusters
 from llmsim.lowering import deployment as lowering_of_deployment
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import run_main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError

@@ -33,7 +33,7 @@ TRACE = "synthetic:n=6,rate=2,input=uniform:20-100,output=uniform:3-9,seed=3"
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServeOptions:
-    from llmsim.scheduling.conformance.vllm_platform import prepare
+    from llmsim.scheduling.conformance.vllm.platform import prepare
 
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     prepare()

@@ -16,8 +16,8 @@ import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.core import Results
-from llmsim.results.classes import Objectives, classes_block, goodput, parse_objectives
-from llmsim.results.goodput import goodput_block
+from llmsim.results.requests.classes import Objectives, classes_block, goodput, parse_objectives
+from llmsim.results.requests.goodput import goodput_block
 from llmsim.workload.spec_text import parse_synthetic
 from llmsim.workload.synthetic.workload import generate
 

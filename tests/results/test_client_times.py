@@ -12,8 +12,8 @@ import pytest
 
 from llmsim.core import KvTransferColumns, Results, Status
 from llmsim.export.csv import write_csv
-from llmsim.results.detokenization_delay import with_output_processing
 from llmsim.results.invariants import _transfers
+from llmsim.results.requests.detokenization_delay import with_output_processing
 from llmsim.results.summary import summary
 
 

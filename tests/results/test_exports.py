@@ -224,7 +224,7 @@ def test_an_input_that_is_gone_is_named(build, info, tmp_path):
 
 
 def test_pyarrow_is_imported_only_where_it_is_used():
-    ours = "llmsim.export.run_dir, llmsim.export.csv, llmsim.results.text, llmsim.workload"
+    ours = "llmsim.export.run_dir, llmsim.export.csv, llmsim.results.printed.text, llmsim.workload"
     code = f"import {ours}, sys; print({{'pyarrow', 'pandas', 'scipy', 'rich'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_MS, Results, Status
-from llmsim.results.goodput import TARGETS, goodput_block, parse_targets
+from llmsim.results.requests.goodput import TARGETS, goodput_block, parse_targets
 
 
 def one_by_one(results: Results, targets_ps: dict[str, int]) -> int:

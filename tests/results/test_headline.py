@@ -8,7 +8,7 @@ import pytest
 import llmsim
 from llmsim.cli import main
 from llmsim.core import Note, Severity
-from llmsim.results.headline import MOST_LINES, decisive_notes, render_headline
+from llmsim.results.printed.headline import MOST_LINES, decisive_notes, render_headline
 from llmsim.results.summary import summary
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Energy, Results, Status
 from llmsim.results.invariants import OK, check_invariants, interval_lengths_ps

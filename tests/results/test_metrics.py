@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmsim.core import Status
 from llmsim.export.json import json_text
-from llmsim.results.metrics import describe, latencies, makespan_ps, percentile
+from llmsim.results.requests.metrics import describe, latencies, makespan_ps, percentile
 from llmsim.results.summary import summary
 
 picoseconds = st.integers(0, 10**15)

@@ -16,7 +16,7 @@ from results.conftest import make_results
 from llmsim.columns import LatencyCauses
 from llmsim.core import PS_PER_S, Results
 from llmsim.results import summary_checks
-from llmsim.results.metrics import finished_rows
+from llmsim.results.requests.metrics import finished_rows
 from llmsim.results.summary import summary
 
 LONG_PS = 1 << 61

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from llmsim.results.printed.text import heartbeat, render_summary
 from llmsim.results.summary import summary
-from llmsim.results.text import heartbeat, render_summary
 
 
 @pytest.mark.parametrize("styled", [False, True])

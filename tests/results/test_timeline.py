@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import AJ_PER_J, PS_PER_NS, PS_PER_S
 from llmsim.export.timeline.gauges import GroupOperators, lanes

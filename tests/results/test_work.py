@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
-from llmsim.api.prepare import prepare, trial
+from llmsim.api.preparation.prepare import prepare, trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import GroupInfo
 from llmsim.model import load_hardware, parameter_count
-from llmsim.results.metrics import makespan_ps
-from llmsim.results.utilisation import by_device, group_usage, operator_work, utilisation
+from llmsim.results.devices.utilisation import by_device, group_usage, operator_work, utilisation
+from llmsim.results.requests.metrics import makespan_ps
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from llmsim.export.jsonl import write_jsonl
 from llmsim.model import Dtypes, Layout, LoraKernel, Operator, load_model, operators
 from llmsim.model.memory.lora_slots import adapter_bytes
 from llmsim.model.operators.lora import copies_of_adapter, with_lora
-from llmsim.scheduling.conformance.vllm_installed import live_requests
+from llmsim.scheduling.conformance.vllm.installed import live_requests
 from llmsim.workload import load_dataset, load_trace
 from llmsim.workload.columns import with_adapters
 

@@ -9,8 +9,8 @@ import pytest
 
 from llmsim.cli import run_main
 from llmsim.core import Workload
-from llmsim.scheduling.conformance.vllm_installed import OWN, _request
-from llmsim.scheduling.conformance.vllm_live import installed_version
+from llmsim.scheduling.conformance.vllm.installed import OWN, _request
+from llmsim.scheduling.conformance.vllm.live import installed_version
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 PRESSED = (
@@ -122,7 +122,7 @@ def test_without_vllm_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "llmsim.scheduling.conformance.vllm_installed.installed_version", lambda: None
+        "llmsim.scheduling.conformance.vllm.installed.installed_version", lambda: None
     )
     assert run("--scheduler", "vllm") == 2
     assert "install llmsim[vllm]" in capsys.readouterr().err

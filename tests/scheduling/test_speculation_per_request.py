@@ -12,8 +12,8 @@ import llmsim
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.core import Workload
-from llmsim.lowering.request_speculation import request_speculation
 from llmsim.lowering.scheduler import acceptance
+from llmsim.lowering.speculation.request_speculation import request_speculation
 from llmsim.workload import load_trace
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,8 +29,8 @@ def test_ray_gives_the_results_of_local_processes(tmp_path: Path) -> None:
 def test_a_dead_actor_is_a_failed_run(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason='the extra "ray" is not installed')
     from llmsim.lowering import LoweringOptions
-    from llmsim.sizing.ray_worker import RayWorker, connect
-    from llmsim.sizing.workers import WorkerDied, Workers
+    from llmsim.sizing.workers.ray_worker import RayWorker, connect
+    from llmsim.sizing.workers.workers import WorkerDied, Workers
 
     connect()
     with Workers(1, LoweringOptions(), apart=True, start=RayWorker) as workers:

@@ -19,7 +19,7 @@ from llmsim.config.errors import InvariantError
 from llmsim.search import study
 from llmsim.search.journal import Trial
 from llmsim.search.space import Space
-from llmsim.sizing.forks import fork_worker
+from llmsim.sizing.workers.forks import fork_worker
 
 Json = dict[str, Any]
 
@@ -447,7 +447,7 @@ def test_a_failed_run_is_no_verdict(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = small(tmp_path, vary={"--max-num-seqs": [64]})
-    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing(script, 2))
+    monkeypatch.setattr("llmsim.sizing.workers.forks.fork_worker", failing := Failing(script, 2))
     code, result = searched_again(path)
     assert code == 1 and failing.started == 2
     error = capsys.readouterr().err
@@ -464,7 +464,9 @@ def test_a_run_that_fails_once_is_run_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small(tmp_path)
-    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing("kill -9 $$", 1))
+    monkeypatch.setattr(
+        "llmsim.sizing.workers.forks.fork_worker", failing := Failing("kill -9 $$", 1)
+    )
     code, result = searched_again(path)
     assert code == 0 and failing.started in (2, 3)  # one or both of two workers, and another
     assert {one["state"] for one in result["trials"]} == {"feasible"}
@@ -483,7 +485,7 @@ def test_bad_input_is_a_verdict_and_is_not_run_again(
         "infeasible",
         "infeasible",
     ]
-    monkeypatch.setattr("llmsim.sizing.forks.fork_worker", failing := Failing("exit 1", 9))
+    monkeypatch.setattr("llmsim.sizing.workers.forks.fork_worker", failing := Failing("exit 1", 9))
     assert searched_again(path) == (0, result) and failing.started == 0
 
 

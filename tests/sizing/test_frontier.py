@@ -23,7 +23,7 @@ from llmsim.sizing.frontier import (
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 from tests.sizing.test_plans import ROOFLINE
 
 LOAD = Load(RATE, 1.0, "lognormal:400", "lognormal:40", seed=5)

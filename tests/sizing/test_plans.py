@@ -14,7 +14,7 @@ from llmsim.lowering.device_memory import sheet_memory
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.workers import Workers
+from llmsim.sizing.workers.workers import Workers
 
 SMALL = "Qwen/Qwen3-8B"
 EXPERTS = "Qwen/Qwen3-30B-A3B"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmsim.lowering import LoweringOptions
-from llmsim.sizing import forks
-from llmsim.sizing.workers import WorkerDied, Workers
+from llmsim.sizing.workers import forks
+from llmsim.sizing.workers.workers import WorkerDied, Workers
 
 
 class _Failing:
@@ -136,7 +136,7 @@ KILLED = {
 @pytest.mark.parametrize("before", KILLED)
 def test_the_processes_end_in_silence_with_a_parent_that_is_killed(before: str) -> None:
     code = (
-        "import os, signal, threading; from llmsim.sizing.workers import Workers; "
+        "import os, signal, threading; from llmsim.sizing.workers.workers import Workers; "
         "kill = lambda: os.kill(os.getpid(), signal.SIGKILL); "
         f"{KILLED[before]}; kill()"
     )

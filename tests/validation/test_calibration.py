@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_logs import CLUSTER, TP4, rows_of, run_arguments, simulate, write_engine_log
 from msgspec.structs import replace
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main, run_main
 from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options

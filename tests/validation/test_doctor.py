@@ -9,7 +9,7 @@ from made_logs import CLUSTER, rows_of, run_arguments, simulate, write_engine_lo
 from msgspec.structs import replace
 
 from llmsim.api.logs import fitted_constants
-from llmsim.api.prepare import prepare, trial
+from llmsim.api.preparation.prepare import prepare, trial
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.validation.fit.doctor import Diagnosis, diagnose, most_tokens

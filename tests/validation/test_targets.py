@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from made_logs import run_arguments
 
-from llmsim.api.prepare import trial
+from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.validation.logs.recording import Recording, recording_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_logs import run_arguments, simulate
 
-from llmsim.api.prepare import prepare
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import run_main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.costs.source import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmsim.config import reading
 from llmsim.config.errors import InputError
+from llmsim.config.files import reading
 from llmsim.validation import read_recording
 from llmsim.workload.dataset import load_dataset
 from llmsim.workload.formats.bench import vllm_bench
@@ -68,7 +68,7 @@ def test_what_is_read_as_a_whole_has_a_limit_of_its_own(
 ) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(b'{"ttfts": [' + b"1," * 3000))
-    for module in ("llmsim.validation.logs.files", "llmsim.config.reading"):
+    for module in ("llmsim.validation.logs.files", "llmsim.config.files.reading"):
         monkeypatch.setattr(f"{module}.MAX_WHOLE_BYTES", 1000)
     with pytest.raises(InputError, match="holds more than the 0 MiB that are read as a whole"):
         read_recording(path)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from llmsim.api.checked.given import Given
 from llmsim.api.cluster import Cluster
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 
 if TYPE_CHECKING:
     from llmsim.api.result import Result

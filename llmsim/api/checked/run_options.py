@@ -9,9 +9,9 @@ from llmsim.api.checked.durations import horizon_ps, interval_ps
 from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_inputs import options_asked
 from llmsim.compat import llmservingsim as refused
-from llmsim.config import input_files
 from llmsim.config.engine.schedulers import SCHEDULERS
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmsim.costs.experts.routing import ExpertRouting
     from llmsim.lowering import Calibration
     from llmsim.lowering.kv.tiers import KvTierOptions
-    from llmsim.results.classes import Objectives
+    from llmsim.results.requests.classes import Objectives
     from llmsim.rounds.selection import GraphSelection
     from llmsim.routing import RouterSpec
     from llmsim.scheduling.policies import PolicySpecs
@@ -280,8 +280,8 @@ def _calibration(path: Path | None) -> "Calibration | None":
 def _objectives(given: list[str] | None) -> "Objectives | None":
     if not given:
         return None
-    from llmsim.results.classes import parse_objectives
-    from llmsim.results.goodput import SESSION_TARGET, TARGETS
+    from llmsim.results.requests.classes import parse_objectives
+    from llmsim.results.requests.goodput import SESSION_TARGET, TARGETS
 
     return parse_objectives(given, known=(*TARGETS, SESSION_TARGET))
 

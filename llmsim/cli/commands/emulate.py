@@ -84,7 +84,7 @@ def command(
     import shlex
     import tempfile
 
-    from llmsim.api.prepare import prepare
+    from llmsim.api.preparation.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.emulation.emulate import Client, emulate
     from llmsim.export.files import check_writable_folder

@@ -6,7 +6,7 @@ from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_options import RunOptions, checked
 from llmsim.cli.run.command_line import taking_command_line
 from llmsim.cli.run.inputs_report import inputs_reported
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 
 HELP = (
     "Simulate a cluster (JSON) that serves a trace (JSONL), and report the latencies of every "
@@ -31,7 +31,7 @@ def run(options: RunOptions) -> int:
     """Runs it; returns the exit code. Everything that can be wrong with the input is found before
     the run.
     """
-    from llmsim.api.prepare import prepare
+    from llmsim.api.preparation.prepare import prepare
     from llmsim.cli.run.outputs import TIMELINE_ROWS, check_outputs, write_outputs
     from llmsim.cli.run.progress import Progress
     from llmsim.cli.run.signals import terminable, undisturbed
@@ -49,7 +49,7 @@ def run(options: RunOptions) -> int:
         with terminable(), Progress(len(workload), lowered, options) as progress:
             results = simulate(lowered, workload, prepared.simulation, progress.update, series)
         if options.require:
-            from llmsim.api.provenance_gate import require
+            from llmsim.api.verdicts.provenance_gate import require
 
             require(options.require, lowered, results)
         with undisturbed():

@@ -152,7 +152,7 @@ def _clock(name: str, speed: float) -> "Clock":
 
 
 def _key(path: Path) -> str:
-    from llmsim.config.reading import file_text
+    from llmsim.config.files.reading import file_text
 
     key = file_text(path, "a file with the API key (--api-key-file)").strip()
     if not key:

@@ -139,7 +139,7 @@ def _check_that_it_fits(cluster: "Cluster", devices_per_node: int) -> None:
     """Raises DoesNotFit, with options that would do, where a model does not fit its devices."""
     from llmsim.api.checked.given import Given
     from llmsim.api.checked.run_options import checked
-    from llmsim.api.prepare import compile_cluster
+    from llmsim.api.preparation.prepare import compile_cluster
 
     given = Given(Path(cluster.name), "workload", engine_options={}, cost_source="roofline")
     try:

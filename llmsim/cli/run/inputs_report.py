@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from llmsim.config.errors import InfeasibleError, InputError, PluginRefused, may_pass
-from llmsim.config.input_files import InputFiles
+from llmsim.config.files.input_files import InputFiles
 
 SCHEMA_VERSION = 1
 
@@ -48,7 +48,7 @@ def how_it_ended(error: BaseException) -> str:
 
 
 def _write(path: Path, ended: str, files: InputFiles) -> None:
-    from llmsim.config.code_identity import code_hash
+    from llmsim.config.files.code_identity import code_hash
     from llmsim.export.json import write_json
 
     report = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmsim.api.report import asked_record, summary_of, write_run_folder
-from llmsim.api.verdict import verdict
+from llmsim.api.verdicts.verdict import verdict
 from llmsim.cli import forget_stdout
 from llmsim.config.errors import (
     InputError,
@@ -18,7 +18,7 @@ from llmsim.core import Results
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
-    from llmsim.api.prepare import Prepared
+    from llmsim.api.preparation.prepare import Prepared
     from llmsim.export.series_files import SeriesFiles
     from llmsim.lowering import LoweredDeployment
 
@@ -180,7 +180,7 @@ def _print_report(
 
 
 def _headline(report: dict[str, Any], styled: bool) -> str:
-    from llmsim.results.headline import render_headline
+    from llmsim.results.printed.headline import render_headline
 
     return render_headline(report, rich_terminal=styled)
 
@@ -189,7 +189,7 @@ def _details(lowered: "LoweredDeployment", report: dict[str, Any], styled: bool)
     """The memory of the devices, the engine's options, and the whole summary."""
     from llmsim.cli.run.memory_report import ledgers
     from llmsim.config.printing import printable
-    from llmsim.results.text import render_summary
+    from llmsim.results.printed.text import render_summary
 
     memory = ledgers(lowered)
     text = render_summary(report, rich_terminal=styled)
@@ -203,7 +203,7 @@ def _write_run_dir(
     report: dict[str, Any],
     series: "SeriesFiles",
 ) -> None:
-    from llmsim.config.input_files import read_so_far
+    from llmsim.config.files.input_files import read_so_far
 
     assert options.run_dir is not None and prepared.cluster is not None
     write_run_folder(

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
-from llmsim.api.compiled import CompiledClusters
+from llmsim.api.preparation.compiled import CompiledClusters
 from llmsim.cli import guarded
 from llmsim.cli.run.arguments import checked_options
 from llmsim.cli.run.inputs_report import how_it_ended
-from llmsim.config import input_files
-from llmsim.config.code_identity import code_hash
 from llmsim.config.errors import LlmsimError
-from llmsim.config.kept import KeptWithFiles
+from llmsim.config.files import input_files
+from llmsim.config.files.code_identity import code_hash
+from llmsim.config.files.kept import KeptWithFiles
 from llmsim.search.figures import figure, shortfall
 from llmsim.search.point import Asked, AskedCapacity, Ended
 from llmsim.search.rates import words_at
@@ -76,9 +76,9 @@ class _Run:
         return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
 
     def _simulated(self, options: RunOptions) -> int:
-        from llmsim.api.prepare import with_workload
+        from llmsim.api.preparation.prepare import with_workload
         from llmsim.api.report import short_summary_of, summary_of
-        from llmsim.api.verdict import verdict
+        from llmsim.api.verdicts.verdict import verdict
         from llmsim.simulate import simulate
 
         compiled = _COMPILED.get(Cluster(self._asked.cluster, self._asked.name), options)
@@ -94,7 +94,7 @@ class _Run:
         simulation = replace(prepared.simulation, record_sources=full)
         results = simulate(prepared.lowered, prepared.workload, simulation)
         if options.require:
-            from llmsim.api.provenance_gate import require
+            from llmsim.api.verdicts.provenance_gate import require
 
             require(options.require, prepared.lowered, results)
         written = summary_of if full else short_summary_of

@@ -52,7 +52,7 @@ class Progress:
             self._print_heartbeats(simulation)
 
     def _print_heartbeats(self, simulation: "_native.Simulation") -> None:
-        from llmsim.results.text import heartbeat
+        from llmsim.results.printed.text import heartbeat
 
         series = simulation.series()  # since it was last taken, which is after every call
         for i in range(len(series["time_ps"])):

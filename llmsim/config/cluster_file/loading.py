@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from llmsim.config import input_files
 from llmsim.config.cluster_file.json_positions import (
     Location,
     entries,
@@ -22,6 +21,7 @@ from llmsim.config.cluster_file.json_positions import (
 )
 from llmsim.config.cluster_file.yaml_text import is_yaml, read_yaml
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 
 _NOT_JSON = ("NaN", "Infinity", "-Infinity")
 

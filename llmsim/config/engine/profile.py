@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from llmsim.config import input_files
 from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.config.units import BYTES_PER_GIB
 from llmsim.presets import PRESETS_DIR
 

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from llmsim.config import input_files
 from llmsim.config.cluster_file.loading import Document, parse_json, read_text
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.config.topology.presets import GENERATORS, Network
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
 from llmsim.presets import PRESETS_DIR

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from llmsim.config import input_files
 from llmsim.config.cluster_file.json_positions import field_path
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.cluster import Cluster, Incast

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files.reading import file_bytes, file_text, json_file, json_value, quoted
 from llmsim.config.plugin_calls import defined_at, foreign_code, guarded
 from llmsim.config.plugins import Kind, entry_points, parse_class, split_options
-from llmsim.config.reading import file_bytes, file_text, json_file, json_value, quoted
 
 Floats = NDArray[np.float64]
 OPTION = "--expert-routing-policy"

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.costs.nccl.protocols import MULTIMEM, NVLS, Machine, Protocol
 from llmsim.model import Hardware, load_hardware
 from llmsim.presets import PRESETS_DIR

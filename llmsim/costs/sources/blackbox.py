@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, json_value
+from llmsim.config.files.reading import finite, json_value
 from llmsim.core import Provenance
 from llmsim.costs.source import (
     AttentionCost,

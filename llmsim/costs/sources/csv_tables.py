@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import decoded, file_bytes, quoted
+from llmsim.config.files.reading import decoded, file_bytes, quoted
 
 
 class Table(Struct, frozen=True, eq=False):

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import file_text
+from llmsim.config.files import input_files
+from llmsim.config.files.reading import file_text
 from llmsim.costs.source import to_ps
 from llmsim.costs.sources.csv_tables import read_table
 from llmsim.presets import PRESETS_DIR

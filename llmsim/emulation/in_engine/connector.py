@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import current, row_of
-from llmsim.scheduling.conformance.vllm_connector import SimulatedConnector
+from llmsim.scheduling.conformance.vllm.connector import SimulatedConnector
 
 
 class _Rows(Mapping[str, int]):

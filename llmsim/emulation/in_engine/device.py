@@ -3,7 +3,7 @@
 from typing import Any
 
 from llmsim.emulation.in_engine.plugin import settings
-from llmsim.scheduling.conformance.vllm_platform import simulated_gpu
+from llmsim.scheduling.conformance.vllm.platform import simulated_gpu
 
 _GPU: Any = simulated_gpu()
 

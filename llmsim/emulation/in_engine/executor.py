@@ -8,7 +8,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
-from llmsim.scheduling.conformance.vllm_live import layer_spec
+from llmsim.scheduling.conformance.vllm.live import layer_spec
 
 PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.export.files import atomic_writer
 from llmsim.export.html_report import machine_sections as machine
 from llmsim.export.html_report import results_sections as results

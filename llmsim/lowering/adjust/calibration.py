@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from llmsim.config import Deployment, EngineArgs, LinkSpec
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, json_file, shown
+from llmsim.config.files.reading import finite, json_file, shown
 from llmsim.core import PS_PER_NS, Int64
 from llmsim.costs import CompiledCosts, OpCost
 from llmsim.costs.source import AttentionCost, MixedAttention, SplitAttention

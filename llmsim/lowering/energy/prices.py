@@ -3,7 +3,7 @@
 import json
 from functools import cache
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.model.types import Hardware
 from llmsim.power.cost import Price
 from llmsim.presets import PRESETS_DIR

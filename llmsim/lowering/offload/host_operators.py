@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim import _native
-from llmsim.config import Deployment, Group, input_files
+from llmsim.config import Deployment, Group
 from llmsim.config.errors import InfeasibleError, InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.costs import (
     AttentionCost,
     CompiledCosts,

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, NotYetError, nearest
+from llmsim.config.files import input_files
 from llmsim.model.families.family_rules import Rule
 from llmsim.model.families.fields import Fields, Reader, shown
 from llmsim.model.operators.attention_variants import LinearKind

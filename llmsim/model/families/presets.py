@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.model.families.hf_config import parse_config
 from llmsim.model.types import ModelConfig
 from llmsim.presets import PRESETS_DIR

@@ -15,7 +15,7 @@ from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
 from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.smallest import smallest
-from llmsim.scheduling.conformance.vllm_live import VllmScheduler, live_case
+from llmsim.scheduling.conformance.vllm.live import VllmScheduler, live_case
 
 MOST_TRIALS = 60
 """Runs that make a case smaller, at most."""

@@ -13,7 +13,7 @@ import llmsim
 from llmsim import _native
 from llmsim.config.errors import InputError
 
-WORKER = "llmsim.scheduling.conformance.engine_worker"
+WORKER = "llmsim.scheduling.conformance.vllm.worker"
 _ASK = "import sys; print(*sys.version_info[:2])"
 _LAST_WORDS = 300
 """Characters of what a failed process said last that an error repeats."""

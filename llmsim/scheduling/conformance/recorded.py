@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from llmsim import _native
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
-from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
+from llmsim.config.files import input_files
+from llmsim.config.files.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.conformance.cases import Case, run_case
 from llmsim.scheduling.conformance.connectors import time_digits
 from llmsim.workload.open_trace import opened

@@ -37,7 +37,7 @@ def longest_that_starts(plan: Plan, pool: Pool) -> int | None:
     None.
     """
     from llmsim.lowering import LoweringOptions
-    from llmsim.lowering.startup import starts_with
+    from llmsim.lowering.host.startup import starts_with
     from llmsim.sizing.bounds import first_groups, views_of
 
     first = first_groups(plan)[plan.pools.index(pool)]

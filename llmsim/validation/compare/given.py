@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmsim.config import input_files
 from llmsim.config.cluster_file.loading import parse_text
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 
 SHOWN = 6
 """Differences that a sentence names; the others are counted."""

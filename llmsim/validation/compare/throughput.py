@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import file_text, quoted
+from llmsim.config.files.reading import file_text, quoted
 from llmsim.core import PS_PER_S, Results
 
 Floats = NDArray[np.float64]

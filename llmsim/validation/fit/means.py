@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, shown
+from llmsim.config.files.reading import finite, shown
 from llmsim.exact import exact_sum
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.compare.compare import Value

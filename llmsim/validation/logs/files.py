@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, too_large
+from llmsim.config.files.reading import MAX_WHOLE_BYTES, decoded, too_large
 from llmsim.workload.open_trace import opened
 
 

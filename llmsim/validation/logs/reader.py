@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
-from llmsim.config.reading import json_value
+from llmsim.config.files import input_files
+from llmsim.config.files.reading import json_value
 from llmsim.validation.logs.benchmarks import read_guidellm, read_inference_perf
 from llmsim.validation.logs.files import text_of
 from llmsim.validation.logs.recording import Recording

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_S, Results
 from llmsim.exact import exact_sum
-from llmsim.results.metrics import finished_rows
+from llmsim.results.requests.metrics import finished_rows
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

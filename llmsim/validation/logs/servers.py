@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, shown
+from llmsim.config.files.reading import finite, shown
 from llmsim.validation.logs.recording import UNKNOWN, Finding, Float64, Recording
 from llmsim.validation.logs.units import benchmark_units, check_clocks
 

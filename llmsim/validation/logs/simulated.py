@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, quoted
+from llmsim.config.files import input_files
+from llmsim.config.files.reading import finite, quoted
 from llmsim.core import PS_PER_S
 from llmsim.export.csv import COLUMNS
 from llmsim.validation.logs.recording import Finding, KvUse, Recording

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite
+from llmsim.config.files.reading import finite
 from llmsim.validation.logs.recording import Finding, Float64
 
 LATEST_EPOCH_S = 1e11

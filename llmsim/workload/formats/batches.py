@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
-from llmsim.config.reading import MAX_LINE_BYTES, too_long
+from llmsim.config.files.reading import MAX_LINE_BYTES, too_long
 
 Record = TypeVar("Record")
 CHUNK_BYTES = 1 << 20

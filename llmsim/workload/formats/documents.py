@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import MAX_LINE_BYTES, too_long
+from llmsim.config.files.reading import MAX_LINE_BYTES, too_long
 from llmsim.workload.formats.batches import (
     BYTE_ORDER_MARK,
     CHUNK_BYTES,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 
 BATCH_ROWS = 20_000
 

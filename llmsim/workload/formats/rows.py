@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import MAX_LINE_BYTES, too_long
+from llmsim.config.files.reading import MAX_LINE_BYTES, too_long
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import BYTE_ORDER_MARK, Batch, each, lines_of, whole_lines
 from llmsim.workload.formats.head import Head

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from llmsim.config.errors import InputError
-from llmsim.config.reading import finite, json_file, shown
+from llmsim.config.files.reading import finite, json_file, shown
 
 HELP = (
     "Compare the cost of finished runs. The table has the spend ratio and the cost efficiency "

@@ -12,7 +12,7 @@ from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, Interr
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
-    from llmsim.sizing.workers import Workers
+    from llmsim.sizing.workers.workers import Workers
 
 LOCAL, RAY = "local", "ray"
 HELP = (
@@ -109,7 +109,7 @@ def command(
     Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
     without an answer, and InfeasibleError where no point is an answer.
     """
-    from llmsim.api.front import write_picture
+    from llmsim.api.pictures.front import write_picture
     from llmsim.cli.run.signals import terminable
     from llmsim.export.files import check_writable, check_writable_folder
     from llmsim.export.json import json_text, write_json
@@ -173,8 +173,8 @@ def _check_options(path: Path, names: Sequence[str]) -> None:
 
 def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
     """The processes that run points; raises InputError for an executor that is none."""
-    from llmsim.sizing.ray_worker import RayWorker, actors
-    from llmsim.sizing.workers import Workers
+    from llmsim.sizing.workers.ray_worker import RayWorker, actors
+    from llmsim.sizing.workers.workers import Workers
 
     if executor not in (LOCAL, RAY):
         raise InputError(

@@ -9,7 +9,7 @@ from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
-    from llmsim.api.prepare import Prepared
+    from llmsim.api.preparation.prepare import Prepared
     from llmsim.export.step_graph.graph import IterationGraph
     from llmsim.export.step_graph.nodes import GraphNode
     from llmsim.rounds.recorded import RecordedSteps
@@ -76,7 +76,7 @@ def command(
     every_layer: EveryLayer = False,
 ) -> int:
     """Runs until the iteration, and writes it; returns the exit code."""
-    from llmsim.api.prepare import prepare
+    from llmsim.api.preparation.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.export.files import check_writable, check_writable_folder
     from llmsim.export.step_graph.graph import iteration_graph, refuse_without_steps

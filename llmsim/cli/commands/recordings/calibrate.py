@@ -171,7 +171,7 @@ def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
 
 
 def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
-    from llmsim.api.prepare import trial
+    from llmsim.api.preparation.prepare import trial
     from llmsim.validation.logs.recording import recording_of
 
     return recording_of(trial(replace(options, calibration=calibration)))
@@ -181,7 +181,7 @@ def examined(
     log: "Recording", options: "RunOptions", constants: float, skip_seconds: float
 ) -> "Diagnosis | None":
     """The engine option that explains a log better than constants do; None where none does."""
-    from llmsim.api.prepare import prepare
+    from llmsim.api.preparation.prepare import prepare
     from llmsim.validation.fit.doctor import diagnose
 
     engine = prepare(options).lowered.groups[0].engine
@@ -195,6 +195,6 @@ def examined(
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:
     """The hardware of the deployment, and the constants that matter in it."""
     from llmsim.api.logs import fitted_constants
-    from llmsim.api.prepare import prepare
+    from llmsim.api.preparation.prepare import prepare
 
     return fitted_constants(prepare(options).lowered)

@@ -164,6 +164,6 @@ def _verdicts(
         from llmsim.scheduling.conformance.engine_python import verdicts_of
 
         return verdicts_of(engine_python, seed, cases, requests)
-    from llmsim.scheduling.conformance.engine_worker import verdicts
+    from llmsim.scheduling.conformance.vllm.worker import verdicts
 
     return verdicts(seed, cases, requests)

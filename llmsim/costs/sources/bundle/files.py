@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 from llmsim.costs.source import CostRequest
 from llmsim.model import Dtypes, short_dtype
 

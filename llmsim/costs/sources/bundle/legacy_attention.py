@@ -11,8 +11,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError
+from llmsim.config.files import input_files
 from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.core import Provenance
 from llmsim.costs.source import (
     AttentionCost,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import shown
+from llmsim.config.files.reading import shown
 from llmsim.costs.sources.csv_tables import read_text
 from llmsim.costs.sources.external.table import ExternalTable, parse_point, read_external
 

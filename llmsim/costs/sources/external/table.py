@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.reading import json_value, shown
+from llmsim.config.files.reading import json_value, shown
 from llmsim.costs.sources.csv_tables import read_content, read_text
 
 LATENCY_UNITS = {"latency_us": 1.0, "latency_ns": 1e-3, "latency_ms": 1e3, "latency_s": 1e6}

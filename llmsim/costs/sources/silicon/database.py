@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.costs.source import ANY_VERSION, CostRequest, EngineVersions
 
 PACKAGE = "aiconfigurator_core"

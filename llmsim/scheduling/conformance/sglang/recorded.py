@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from llmsim import _native
 from llmsim.config.errors import InputError
-from llmsim.config.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
+from llmsim.config.files.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.recorded import find_recordings
 from llmsim.scheduling.conformance.sglang.compare import first_difference

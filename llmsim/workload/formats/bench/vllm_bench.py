@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from llmsim.config.reading import MAX_WHOLE_BYTES, too_large
+from llmsim.config.files.reading import MAX_WHOLE_BYTES, too_large
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import json_error, scaled_ns, with_integers
 from llmsim.workload.formats.source import Source

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from llmsim.config.reading import finite, shown
+from llmsim.config.files.reading import finite, shown
 from llmsim.core import Workload
 from llmsim.workload.block_content_ids import coarser
 from llmsim.workload.formats.batches import Batch, each

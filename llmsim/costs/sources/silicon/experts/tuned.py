@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.config import input_files
+from llmsim.config.files import input_files
 from llmsim.costs.experts.grouped_work import MoeShape
 from llmsim.costs.source import EngineVersions
 from llmsim.costs.sources.silicon.database import TablePath

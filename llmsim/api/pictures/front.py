@@ -1,0 +1,136 @@
+"""Pictures of which deployments nothing beats in two figures."""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmsim.api.pictures.plots import INK, PALETTE, add_legend, new_axes, new_figure
+from llmsim.config.errors import InputError
+from llmsim.results.pareto import pareto_front
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+USER, DEVICE = "tokens per second for a user", "output tokens per second and device"
+"""The two figures that deployments of different sizes are compared by; more is better in both."""
+
+
+NAME_WIDTH, NUMBER_WIDTH, NAME_HEIGHT = 0.45, 0.03, 0.06
+"""Shares of a picture that a name and a number take."""
+MOST_NAMES = 12
+"""Names below a picture; the points beyond them have their numbers alone."""
+
+
+class Figure(NamedTuple):
+    """What one axis shows, and whether more of it is better."""
+
+    name: str
+    more_is_better: bool
+
+
+class Point(NamedTuple):
+    """One run: its name and both figures."""
+
+    name: str
+    x: float
+    y: float
+
+
+def draw_front(points: Sequence[Point], x: Figure, y: Figure, ax: "Axes | None" = None) -> "Axes":
+    """All points, and those that no other beats as a line with names.
+
+    Raises InputError without matplotlib.
+    """
+    ax = new_axes(ax, x.name, y.name)
+    costs = [
+        (-one.x if x.more_is_better else one.x, -one.y if y.more_is_better else one.y)
+        for one in points
+    ]
+    front = sorted((points[i] for i in pareto_front(costs)), key=lambda one: (one.x, one.y))
+    ax.plot(
+        [one.x for one in points], [one.y for one in points],
+        "o", color=INK, alpha=0.35, markersize=4, label="beaten by another",
+    )  # fmt: skip
+    ax.plot(
+        [one.x for one in front], [one.y for one in front],
+        "o-", color=PALETTE[0], linewidth=1.6, label="beaten by none",
+    )  # fmt: skip
+    if len(front) < len(points):
+        add_legend(ax)
+    if front:
+        _name_points(ax, front, points)
+    return ax
+
+
+def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) -> None:
+    """Names beside the points of the front; where two would lie over each other, numbers, and the
+    names below the picture.
+    """
+    left, wide = _span([one.x for one in points])
+    low, high = _span([one.y for one in points])
+    places = [((one.x - left) / wide, (one.y - low) / high) for one in front]
+    if any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2)):
+        shown = _numbers(places)
+        ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front))))
+    else:
+        shown = {at: one.name for at, one in enumerate(front)}
+    falls = front[0].y > front[-1].y
+    for at, name in shown.items():
+        is_right = places[at][0] > 0.5 and len(front) > 1  # a name there would leave the picture
+        ax.annotate(
+            name,
+            (front[at].x, front[at].y),
+            textcoords="offset points",
+            xytext=(-6 if is_right else 4, -9 if is_right and falls else 4),
+            ha="right" if is_right else "left",
+            fontsize=8,
+        )
+
+
+def _listed(front: Sequence[Point]) -> list[str]:
+    """Numbers and names of the first points, and how many there are besides."""
+    names = [f"{number}  {one.name}" for number, one in enumerate(front[:MOST_NAMES], 1)]
+    more = len(front) - len(names)
+    return [*names, f"and {more} more"] if more else names
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float], wide: float) -> bool:
+    """Whether texts of this width would lie over each other."""
+    return abs(one[0] - other[0]) < wide and abs(one[1] - other[1]) < NAME_HEIGHT
+
+
+def _numbers(places: Sequence[tuple[float, float]]) -> dict[int, str]:
+    """Numbers from 1 by place; those that would lie over each other are one range."""
+    firsts = [0]
+    for at, place in enumerate(places):
+        if not _overlap(place, places[firsts[-1]], NUMBER_WIDTH):
+            firsts.append(at)
+    lasts = [*(first - 1 for first in firsts[1:]), len(places) - 1]
+    return {
+        last: str(last + 1) if first == last else f"{first + 1} to {last + 1}"
+        for first, last in zip(firsts, lasts, strict=True)
+    }
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The least value, and how far the largest is above it; 1 where they are equal."""
+    return min(values), max(values) - min(values) or 1.0
+
+
+def write_picture(path: Path, title: str, draw: "Callable[[Axes], object]") -> None:
+    """A picture as a file of the kind that its name ends in; raises InputError for another kind,
+    and without matplotlib.
+    """
+    from llmsim.export.files import atomic_writer, check_writable
+
+    check_writable(path)
+    figure = new_figure((7, 4.5))
+    axes = figure.add_subplot()
+    draw(axes)
+    axes.set_title(title)
+    with atomic_writer(path, "wb") as stream:
+        try:
+            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
+        except ValueError as error:
+            raise InputError(f"--plot {path}: {error}", field="--plot") from None

@@ -1,0 +1,1 @@
+"""Whether results can be trusted, and which field of a cluster file an error is about."""

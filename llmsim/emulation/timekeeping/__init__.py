@@ -1,0 +1,1 @@
+"""Keeps virtual time: actors, barriers, messages under way, KV moves."""

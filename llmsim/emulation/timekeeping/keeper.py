@@ -1,0 +1,445 @@
+"""Connects actors in other processes, and the clients of this one, with the Timekeeper."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.emulation.errors import NoProgressError
+from llmsim.emulation.in_engine.channel import row_of
+from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
+from llmsim.emulation.timekeeping.ranks import Ranks
+from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a message: a batch of many thousand requests."""
+SEVERAL = (
+    "the client has started process {process}: messages between its processes, and timers of the "
+    "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
+    "vllm bench serve; `llmsim serve` answers any client at the real clock"
+)
+_Hear = Callable[[Any, str, list[Any]], None]
+"""Called with the actor, the kind of its message, and what the message says."""
+_TICK_S = 0.001
+"""How often time passes when it goes by the wall clock."""
+
+
+class Steps(Protocol):
+    """Who times the steps of an engine core (`llmsim.emulation.devices.Devices`), or of one in
+    lock-step (`llmsim.emulation.lockstep.RankDevices`).
+    """
+
+    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
+        """The end of the next step in ps, in lock-step its number, and the tokens of each item
+        (`Channel.step`).
+        """
+        ...
+
+    def empty_step(self) -> None:
+        """The engine core has called its workers without a batch."""
+        ...
+
+
+class Messages(Protocol):
+    """Knows which messages of its own client are under way (`llmsim.emulation.servers.relay`)."""
+
+    def told(self, counts: dict[str, list[int]], sent_on: list[int]) -> None:
+        """What a process of the client says of its connections."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Nothing is under way between the client and here."""
+        ...
+
+    def received(self, row: int, tokens: int) -> None:
+        """The engine core has a request."""
+        ...
+
+    def given(self, row: int, tokens: int, ended: bool) -> int:
+        """The engine core gives tokens; how many messages are under way for them."""
+        ...
+
+    def take_all(self) -> None:
+        """Requests go on their way, although nobody knows what is under way."""
+        ...
+
+    def flush(self) -> None:
+        """All messages of the present time are here."""
+        ...
+
+    def under_way(self) -> str:
+        """What is under way, for an error."""
+        ...
+
+
+class Keeper:
+    """Answers the server's processes and those of a client over a socket of this machine.
+
+    The clients of this process, or those that it stands for, are one actor.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        steps: Sequence[Steps],
+        links: KvLinks | None = None,
+        *,
+        lockstep: bool = False,
+    ) -> None:
+        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core,
+        which are all in lock-step where `lockstep` says so (`RankDevices`).
+        """
+        self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
+        self.time = Timekeeper()
+        self.relay: Messages | None = None
+        """Stands between a client of its own and the server."""
+        self._steps = steps
+        self._page = ClockPageWriter(str(self.clock_path))
+        self._written: dict[Actor, asyncio.StreamWriter] = {}
+        self._steps_of: dict[Actor, Steps] = {}
+        """Of engine cores."""
+        self._moves = KvMoves(self.time, links, self._answer)
+        self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
+        self._clients = self.time.join("the clients", Turn.CLIENT)
+        self._reached: list[asyncio.Future[None]] = []
+        self._clients_wake: asyncio.Future[bool] | None = None
+        self._waiting: dict[Actor, tuple[int, int | None]] = {}
+        """What processes of the client wait for: the number of the wait, and the time."""
+        self._looks: dict[Actor, int] = {}
+        """The number of the wait of each coordinator that waits."""
+        self._ticks: asyncio.Task[None] | None = None
+        self._wakes = self._is_over = False
+        self._client_actors: set[Actor] = set()
+        self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
+            "join": (self._join_core, self._hear),
+            "join coordinator": (self._join_coordinator, self._hear_coordinator),
+            "join client": (self._join_client, self._hear_client),
+        }
+        self.has_client = False
+        """A process of a client has joined."""
+        self.messages = 0
+        """That engine cores and processes of the client have sent."""
+        self.reasons: list[str] = []
+        """Why two emulations may differ."""
+        self.failure: LlmsimError | None = None
+        """What has ended the emulation; None: it goes on."""
+
+    @property
+    def now_ps(self) -> int:
+        """The virtual time."""
+        return self.time.now_ps
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Engine cores may connect inside of it; the emulation is over behind it."""
+        listener = await asyncio.start_unix_server(
+            self._serve, str(self.socket_path), limit=LONGEST_LINE
+        )
+        try:
+            yield
+        finally:
+            self.close()
+            listener.close()
+
+    async def clients_wait(self, until_ps: int | None) -> None:
+        """Returns at that virtual time, or where `clients_work` is called."""
+        if until_ps is not None and until_ps <= self.time.now_ps:
+            return
+        await self._clients_woken(until_ps)
+
+    async def clients_turn(self) -> bool:
+        """Returns when all that ends at the present time has ended; False: something came first."""
+        return await self._clients_woken(self.time.now_ps)
+
+    async def _clients_woken(self, until_ps: int | None) -> bool:
+        """Whether the clock has woken them."""
+        self._clients_wake = asyncio.get_running_loop().create_future()
+        self.time.waits(self._clients, until_ps)
+        self._wake()
+        return await self._clients_wake
+
+    def clients_work(self) -> None:
+        """Something has come for the clients: they look at it before time moves."""
+        waiter = self._clients_wake
+        if waiter is not None and not waiter.done():
+            self.time.works(self._clients)
+            waiter.set_result(False)
+
+    def sent(self) -> None:
+        """A client sends a request."""
+        self.time.requests_under_way += 1
+
+    async def reached(self) -> None:
+        """Returns when every request that was sent has reached an engine core."""
+        if self.time.requests_under_way:
+            self._reached.append(asyncio.get_running_loop().create_future())
+            await self._reached[-1]
+
+    def refused(self) -> None:
+        """The server refused a request before it reached an engine core."""
+        self._arrived()
+        self._wake()
+
+    def read(self, tokens: int) -> None:
+        """A client has so many tokens."""
+        self.time.tokens_under_way -= tokens
+        self._wake()
+
+    def changed(self) -> None:
+        """Something else has come or gone."""
+        self._wake()
+
+    def announce(self, comes: dict[int, int]) -> None:
+        """Tells the processes of the client that wait what comes to their ports."""
+        for actor, (number, _) in self._waiting.items():
+            self._answer(actor, [number, comes])
+
+    def fail(self, failure: LlmsimError) -> None:
+        """The emulation ends with this, unless it has ended with something else."""
+        self.failure = self.failure or failure
+
+    def died(self, name: str) -> None:
+        """A process that is no actor has died: it explains what its actors do from now on."""
+        self.time.degraded = ""
+        self._degrade(self._death(name))
+        self._wake()
+
+    def close(self) -> None:
+        """The emulation is over: who leaves from now on has not died."""
+        self._is_over = True
+        if self._ticks is not None:
+            self._ticks.cancel()
+
+    def blockers(self) -> str:
+        """Why the clock stands still, for an error."""
+        under_way = self.relay.under_way() if self.relay is not None else ""
+        return " and ".join(filter(None, [self.time.blockers(), under_way]))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        actor, said_bye = None, False
+        hear: _Hear = self._hear_server
+        try:
+            while line := await reader.readline():
+                kind, *rest = json.loads(line)
+                self.messages += 1
+                if kind == "bye":
+                    said_bye = True
+                    break
+                if kind in self._joins:
+                    join, hear = self._joins[kind]
+                    actor = join(rest)
+                    self._written[actor] = writer
+                    if actor in self._client_actors:
+                        self._answer(actor, [0, None])
+                else:
+                    hear(actor, kind, rest)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        except (ValueError, OverflowError) as error:
+            self.fail(NoProgressError(f"a step cannot be timed: {error}"))
+        finally:
+            if actor is not None:
+                self._leave(actor, said_bye=said_bye)
+            writer.close()
+
+    def _join_core(self, rest: list[Any]) -> Actor:
+        actor = self.time.join(f"engine core {rest[0]}")
+        self._steps_of[actor] = self._steps[rest[0]]
+        self._moves.joins(actor, rest[0])
+        if self._ranks is not None:
+            self._ranks.joins(actor, self._steps[rest[0]])
+        return actor
+
+    def _join_coordinator(self, rest: list[Any]) -> Actor:
+        return self.time.join("the coordinator", Turn.FOLLOWER)
+
+    def _join_client(self, rest: list[Any]) -> Actor:
+        process, thread, stays = rest
+        if self.has_client and stays:
+            self.fail(NotYetError(SEVERAL.format(process=process)))
+        self.has_client = True
+        if not stays:
+            self.reasons.append(f'the client waits in its thread "{thread}"')
+        actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        self._client_actors.add(actor)
+        return actor
+
+    def _leave(self, actor: Actor, *, said_bye: bool) -> None:
+        del self._written[actor]
+        self._waiting.pop(actor, None)
+        self._client_actors.discard(actor)
+        self._moves.leaves(actor)
+        if self._ranks is not None:
+            self._ranks.leaves(actor)
+        is_core = self._steps_of.pop(actor, None) is not None
+        self.time.leave(actor)
+        if self._is_over:
+            return
+        if not said_bye:
+            self._degrade(self._death(actor.name))
+        elif is_core:
+            self.fail(NoProgressError(f"{actor.name} has ended"))
+        self._wake()
+
+    def _death(self, name: str) -> str:
+        return f"{name} died at {self.time.now_ps / PS_PER_S:.6f} virtual s"
+
+    def _degrade(self, why: str) -> None:
+        """Nobody knows what it had under way: from now on time goes by the wall clock."""
+        self.time.degrade(why)
+        if self._ticks is None and not self._is_over:
+            self._ticks = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        behind_ns = time.monotonic_ns() - self.time.now_ps // PS_PER_NS
+        while True:
+            self.time.passes((time.monotonic_ns() - behind_ns) * PS_PER_NS)
+            self._page.write(self.time.now_ps)
+            self._wake()
+            await asyncio.sleep(_TICK_S)
+
+    def _hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind in KvMoves.KINDS:
+            self._moves.hear(actor, kind, rest)
+        elif self._ranks is not None and kind in Ranks.KINDS:
+            self._ranks.hear(actor, kind, rest)
+        elif kind in ("step", "empty step"):
+            self._call_workers(actor, kind, rest)
+            if self._ranks is None:
+                return
+            self._ranks.offered()
+        elif kind in ("reported", "woken", "received", "produced"):
+            self._hear_of_messages(actor, kind, rest)
+        else:
+            self._hear_of_time(actor, kind, rest)
+        self._wake()
+
+    def _call_workers(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind == "empty step":
+            self._steps_of[actor].empty_step()
+            return
+        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps)
+        self._answer(actor, [end, tokens])
+
+    def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        match kind:
+            case "wait":
+                self.time.waits(actor, rest[0])
+            case "settle":
+                self._moves.settled(actor)
+                self.time.settles(actor)
+            case "park":
+                self.time.waits(actor, None)
+            case "unpark":
+                self.time.works(actor)
+
+    def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        match kind:
+            case "reported":
+                self.time.reports_under_way += 1
+            case "woken":
+                self.time.waves_under_way -= 1
+            case "received":
+                self._arrived()
+                self._moves.received(actor)
+                if self.relay is not None:
+                    self.relay.received(row_of(rest[0]), rest[1])
+            case "produced":
+                under_way = sum(self._under_way(*answer) for answer in rest[0])
+                self.time.tokens_under_way += under_way
+
+    def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        """It waits, has heard so many reports of engine cores, and has woken all of them so often
+        (`START_DP_WAVE`).
+        """
+        self._looks[actor], until_ps, heard, waves = rest
+        self.time.waits(actor, until_ps)
+        self.time.reports_under_way -= heard
+        self.time.waves_under_way += waves * len(self._steps_of)
+        self._wake()
+
+    def _hear_server(self, nobody: None, kind: str, rest: list[Any]) -> None:
+        """An API server knows what the coordinator has reported."""
+        self.time.reports_under_way -= 1
+        if self.time.reports_under_way < 0:
+            self.fail(NoProgressError("the coordinator of the engines is not under the clock"))
+        self._wake()
+
+    def _arrived(self) -> None:
+        self.time.requests_under_way -= 1
+        if not self.time.requests_under_way:
+            for one in self._reached:
+                if not one.done():
+                    one.set_result(None)
+            self._reached.clear()
+
+    def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        if kind == "client notes":
+            self.reasons += [why for why in rest if why not in self.reasons]
+            return
+        if kind == "client waits":
+            self._waiting[actor] = rest[0], rest[1]
+            if self.relay is not None:
+                self.relay.told(rest[2], rest[3])
+        else:
+            self._waiting.pop(actor, None)
+            self.time.works(actor)
+        self._wake()
+
+    def _under_way(self, name: str, tokens: int, ended: bool) -> int:
+        return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
+
+    def _wake(self) -> None:
+        if self._wakes:  # called by what it has called: it looks again
+            return
+        self._wakes = True
+        try:
+            self._relay()
+            woken = self.time.woken()
+        finally:
+            self._wakes = False
+        if woken:
+            self._page.write(self.time.now_ps)
+        for actor in woken:
+            if actor is self._clients:
+                assert self._clients_wake is not None
+                if not self._clients_wake.done():
+                    self._clients_wake.set_result(True)
+            elif actor is self._moves.actor:
+                self._moves.land()
+            elif actor in self._looks:
+                self.time.reports_under_way += 1  # it reports what it knows
+                self._answer(actor, self._looks.pop(actor))
+            else:
+                number, _ = self._waiting.pop(actor, (None, None))
+                self._answer(actor, None if number is None else [number, None])
+        if self._moves.actor in woken:
+            self._wake()  # perhaps nobody heard of it
+
+    def _relay(self) -> None:
+        """Brings what has come to the client, and what its processes wait for to the clock."""
+        relay, time = self.relay, self.time
+        if relay is None:
+            return
+        if time.degraded:
+            relay.take_all()
+        is_quiet = relay.is_quiet() and len(self._waiting) == len(self._client_actors)
+        is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
+        if time.degraded or is_there:
+            relay.flush()
+            is_quiet = relay.is_quiet() and is_quiet
+        for actor, (_, until_ps) in self._waiting.items():
+            if is_quiet or time.degraded:
+                time.waits(actor, until_ps)
+            else:
+                time.works(actor)
+
+    def _answer(self, actor: Actor, answer: Any) -> None:
+        writer = self._written[actor]
+        with suppress(ConnectionError):
+            writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")

@@ -1,0 +1,99 @@
+"""KV that moves between engine cores, and the cores that rest until something is there."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper
+
+
+class KvLinks(Protocol):
+    """Who moves KV between engine cores (`llmsim.emulation.servers.links.Links`)."""
+
+    @property
+    def next_ps(self) -> int | None:
+        """When something may land; None: nothing moves."""
+        ...
+
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
+        """A decode core has blocks for a prompt, of which it has `cached` tokens."""
+        ...
+
+    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
+        """The requests whose KV has landed by now, and the numbers of both engine cores."""
+        ...
+
+
+class KvMoves:
+    """Answers what engine cores with a KV connector say; the links are an actor of the clock."""
+
+    KINDS = ("reserved", "moved", "rest")
+
+    def __init__(
+        self, time: Timekeeper, links: KvLinks | None, answer: Callable[[Actor, Any], None]
+    ) -> None:
+        self._time, self._links, self._answer = time, links, answer
+        self._moved: dict[int, list[int]] = {}
+        """Requests whose KV has moved, by the engine core that has still to hear of it."""
+        self._numbers: dict[Actor, int] = {}
+        """Of the engine cores."""
+        self._unseen: set[Actor] = set()
+        """Engine cores with requests that came after they had settled."""
+        self._resting: set[Actor] = set()
+        self.actor: Actor | None = None
+        """Waits for what lands next; None: nothing ever moves."""
+        if links is not None:
+            self.actor = time.join("the links")
+            time.waits(self.actor, None)
+
+    def joins(self, core: Actor, number: int) -> None:
+        """An engine core is there."""
+        self._numbers[core] = number
+
+    def leaves(self, core: Actor) -> None:
+        """It has ended."""
+        self._numbers.pop(core, None)
+        self._resting.discard(core)
+
+    def hear(self, core: Actor, kind: str, rest: list[Any]) -> None:
+        """What an engine core says of its connector, one of `KINDS`."""
+        if kind == "moved":
+            self._answer(core, self._moved.pop(self._numbers[core], []))
+        elif kind == "rest":
+            self._resting.add(core)
+            self._time.waits(core, None)
+            self._stir(core)
+        elif self._links is not None:
+            self._links.reserved(self._numbers[core], rest[0], rest[1], self._time.now_ps)
+            self._expect(self._links)
+
+    def settled(self, core: Actor) -> None:
+        """It sees all requests that it has received."""
+        self._unseen.discard(core)
+
+    def received(self, core: Actor) -> None:
+        """It has received a request."""
+        self._unseen.add(core)
+        self._stir(core)
+
+    def land(self) -> None:
+        """The time of the links' actor has come: both ends hear of what is there."""
+        if self._links is None:
+            return
+        for row, cores in self._links.landed(self._time.now_ps):
+            for number in cores:
+                self._moved.setdefault(number, []).append(row)
+        for core in self._numbers:
+            self._stir(core)
+        self._expect(self._links)
+
+    def _expect(self, links: KvLinks) -> None:
+        assert self.actor is not None, "there are links"
+        self._time.waits(self.actor, links.next_ps)
+
+    def _stir(self, core: Actor) -> None:
+        """An engine core that rests goes on where there is something for it."""
+        is_there = core in self._unseen or self._moved.get(self._numbers[core])
+        if core in self._resting and is_there:
+            self._resting.discard(core)
+            self._time.works(core)
+            self._answer(core, None)

@@ -1,0 +1,1 @@
+"""Lowers a group's layout: ranks, pipeline stages, context parallelism, adapters, overlap."""

@@ -1,0 +1,1 @@
+"""Lowers speculative decoding: the drafter's program, and what each request accepts."""

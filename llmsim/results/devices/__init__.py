@@ -1,0 +1,1 @@
+"""Results by device: utilisation, what limits each operator, energy."""

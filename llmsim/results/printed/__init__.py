@@ -1,0 +1,1 @@
+"""What a run prints: the headline, the full text and its notes."""

@@ -1,0 +1,1 @@
+"""Results by request, class and session: latencies, throughput, goodput."""

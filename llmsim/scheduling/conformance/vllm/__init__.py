@@ -1,0 +1,1 @@
+"""vLLM's own scheduler beside ours, on the same requests and step times."""
