@@ -6,7 +6,7 @@ usage: python evaluation/kv_specs.py --engine-python ENV/bin/python [--only NAME
 vLLM builds the classes of each model on the meta device, without weights and without a GPU; its
 layers tell their `KVCacheSpec`, which it puts into groups. Compared are window, tokens of a block
 and layers of each group, and the number of blocks in 40 GiB on one device. FILE keeps what vLLM
-said, as JSON (`tests/model/kv_specs_of_vllm.json`).
+said, as JSON (`tests/model/memory/kv_specs_of_vllm.json`).
 """
 
 import json

@@ -4,9 +4,9 @@ and those that refuse the drafter.
 
 usage: python evaluation/layouts.py [--shape NAME]
 
-A few minutes. The tests run one layout of each structure (tests/lowering/test_every_layout.py);
-what makes two layouts alike, the models, and how keys of a cluster file lead to a layout are in
-tests/lowering/legal.py.
+A few minutes. The tests run one layout of each structure
+(tests/lowering/layout/test_every_layout.py); what makes two layouts alike, the models, and how keys
+of a cluster file lead to a layout are in tests/lowering/layout/legal.py.
 """
 
 import shutil
@@ -20,12 +20,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from tests.lowering.legal import DRAFTS, SHAPES, check_graph, check_layout, legal, structure
+
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config.errors import LlmsimError
 from llmsim.model import Layout, load_model
 from tests.engine.command import build_command
 from tests.lowering.clusters import model
-from tests.lowering.legal import DRAFTS, SHAPES, check_graph, check_layout, legal, structure
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ engine() {
   ctest --test-dir build/sanitize --output-on-failure
   cd tests
   PYTHONPATH=. python -m engine.sanitized ../build/sanitize/astra-sim
-  PYTHONPATH=. python -m engine.strict_programs 0 300 ../build/sanitize/astra-sim
+  PYTHONPATH=. python -m engine.strict.strict_programs 0 300 ../build/sanitize/astra-sim
   PYTHONPATH=. python -m engine.fuzz 50 "$(cd .. && pwd)/build/sanitize/astra-sim"
   cd ..
 }

@@ -2,8 +2,8 @@
 `astra-sim/formats/chakra/et_def.proto`.
 
 They are made when the module is loaded, from the same names and numbers, so that no version of
-protobuf's compiler has to fit the installed library. `tests/engine/test_llm_graphs.py` compares
-them with the file.
+protobuf's compiler has to fit the installed library.
+`tests/engine/bindings/test_llm_graphs.py` compares them with the file.
 """
 
 from typing import Any

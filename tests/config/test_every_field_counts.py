@@ -282,9 +282,9 @@ WITHOUT_EFFECT = {
     "description": "for people",
     "num_nodes": "a check of the file itself",
     "nodes.#.num_instances": "a check of the file itself",
-    "incast.buffer_bytes": "counts in bursts of many senders: tests/lowering/test_incast.py",
-    "incast.burst_bytes": "counts in bursts of many senders: tests/lowering/test_incast.py",
-    "incast.efficiency_percent": "counts in bursts of many senders: tests/lowering/test_incast.py",
+    "incast.buffer_bytes": "counts in bursts: tests/lowering/network/test_incast.py",
+    "incast.burst_bytes": "counts in bursts: tests/lowering/network/test_incast.py",
+    "incast.efficiency_percent": "counts in bursts: tests/lowering/network/test_incast.py",
     "nodes.#.instances.#.enable_block_copy": "documented as accepted without effect",
 }
 

@@ -149,7 +149,7 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
 
 def test_streams_that_are_not_mixed(tmp_path: Path) -> None:
     """Hunyuan 4: two weights for each of four streams, and each keeps its own."""
-    recorded = Path(__file__).parent / "transformers_counts.json"
+    recorded = Path(__file__).parent / "families" / "transformers_counts.json"
     fields = json.loads(recorded.read_text())["models"]["hy_v4"][0]["config"]
     (tmp_path / "config.json").write_text(json.dumps(fields))
     model = load_model(str(tmp_path))

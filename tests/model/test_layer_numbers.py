@@ -41,7 +41,9 @@ LAYOUTS = {
 
 def described() -> Iterator[tuple[str, ModelConfig]]:
     """Models of each type, as transformers writes their default configs."""
-    text = (Path(__file__).parent / "transformers_counts.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "families" / "transformers_counts.json").read_text(
+        encoding="utf-8"
+    )
     for name, rows in json.loads(text)["models"].items():
         for found in rows if name in family_types() else ():
             try:

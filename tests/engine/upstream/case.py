@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.custom_programs import CustomProgram
-from engine.strict_programs import Program
+from engine.strict.custom_programs import CustomProgram
+from engine.strict.strict_programs import Program
 from llmsim.export.chakra import TraceNode, read_trace, write_trace
 
 FEATURES = {"programs": Program, "custom": CustomProgram}
