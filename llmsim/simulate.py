@@ -32,10 +32,10 @@ from llmsim.core import (
     Workload,
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.lowering.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.lowering.kv.tiers import LoweredTiers
-from llmsim.lowering.layout.parallel_layout import LoweredLockstep
+from llmsim.lowering.operators.encoder_inputs import with_encoder_inputs
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.speculation.request_speculation import request_speculation
 from llmsim.results.invariants import check_invariants
 from llmsim.results.printed.notes import notes_of_run

@@ -193,7 +193,7 @@ def _engine(
     memory: int,
 ) -> EngineArgs:
     """The engine's arguments; how pipeline stages are scheduled depends on the model, too
-    (lowering/layout/pipeline.py).
+    (lowering/operators/pipeline.py).
     """
     args = resolve_engine(layers, profile, instance.hardware.strip(), memory)
     stages = instance.layout.pp

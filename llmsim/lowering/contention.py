@@ -15,7 +15,6 @@ from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import PoolSpec
 from llmsim.config.errors import InfeasibleError
-from llmsim.lowering.layout.parallel_layout import members_of
 from llmsim.lowering.network.cluster_network import (
     BETWEEN_NODES,
     EVERY_NODE,
@@ -25,6 +24,7 @@ from llmsim.lowering.network.cluster_network import (
 )
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.plan import OffloadPlan, on_network
+from llmsim.lowering.parallel_layout import members_of
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

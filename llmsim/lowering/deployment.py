@@ -29,12 +29,6 @@ from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.host.startup import refused_lengths
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_copies
-from llmsim.lowering.layout.parallel_layout import (
-    LoweredLockstep,
-    lockstep_groups_of,
-    spread_notes,
-    syncs_first,
-)
 from llmsim.lowering.network.cluster_network import (
     ClusterNetwork,
     cluster_network,
@@ -51,6 +45,12 @@ from llmsim.lowering.network.contended.meeting import (
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.offload.plan import evicted_notes
+from llmsim.lowering.parallel_layout import (
+    LoweredLockstep,
+    lockstep_groups_of,
+    spread_notes,
+    syncs_first,
+)
 from llmsim.lowering.scheduler import NOT_VALIDATED, is_outlined
 from llmsim.lowering.types import LoweredDeployment, LoweredGroup, LoweringOptions
 

@@ -8,7 +8,7 @@ over which experts may be spread, and prefill and decode may be apart
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmsim.config.engine.schedulers import VLLM
-from llmsim.lowering.layout.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 
 ENGINES = ("vllm", "sglang")

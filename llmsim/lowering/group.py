@@ -39,7 +39,6 @@ from llmsim.lowering.adjust.ablation_terms import (
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
-from llmsim.lowering.encoder import encoder_operators, timed_tokens, untimed_encoder
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
 from llmsim.lowering.host.cuda_graphs import graph_rules, padded_mixed
@@ -48,29 +47,6 @@ from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, 
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
-from llmsim.lowering.layout.adapters import (
-    AdapterLayout,
-    experts_of_adapters,
-    lora_config,
-    lora_slots,
-    most_adapters,
-    untimed_adapters,
-)
-from llmsim.lowering.layout.context_parallel import with_gathered_context
-from llmsim.lowering.layout.overlap import as_in_sglang, most_tokens, server_of
-from llmsim.lowering.layout.parallel_layout import (
-    batches_in_flight,
-    distinct_operators,
-    expert_placement,
-    layout_of,
-    members_of,
-    stage_operators,
-    stages_of,
-    tightest,
-    with_even_graphs,
-)
-from llmsim.lowering.layout.pipeline import architectures_of, with_stages
-from llmsim.lowering.layout.shared_experts import as_engine_runs_it
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
@@ -85,6 +61,30 @@ from llmsim.lowering.offload.host_memory import located
 from llmsim.lowering.offload.host_operators import with_host_costs
 from llmsim.lowering.offload.plan import OffloadPlan, complete, local_reads, offload_plan
 from llmsim.lowering.offload.weight_streaming import Uneven
+from llmsim.lowering.operators.adapters import (
+    AdapterLayout,
+    experts_of_adapters,
+    lora_config,
+    lora_slots,
+    most_adapters,
+    untimed_adapters,
+)
+from llmsim.lowering.operators.context_parallel import with_gathered_context
+from llmsim.lowering.operators.encoder import encoder_operators, timed_tokens, untimed_encoder
+from llmsim.lowering.operators.pipeline import architectures_of, with_stages
+from llmsim.lowering.operators.shared_experts import as_engine_runs_it
+from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of
+from llmsim.lowering.parallel_layout import (
+    batches_in_flight,
+    distinct_operators,
+    expert_placement,
+    layout_of,
+    members_of,
+    stage_operators,
+    stages_of,
+    tightest,
+    with_even_graphs,
+)
 from llmsim.lowering.program import FEATURES, Placed, build_program
 from llmsim.lowering.remedies import with_remedies
 from llmsim.lowering.scheduler import scheduler_config

@@ -12,7 +12,7 @@ from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
 from llmsim.config.errors import InputError
 from llmsim.core import Note
-from llmsim.lowering.encoder import has_budgets, step_tokens
+from llmsim.lowering.operators.encoder import has_budgets, step_tokens
 from llmsim.model.memory.hybrid_groups import SEES_ALL, KvTables
 
 FREE_ORDER = {"vllm-0.19": _native.FreeOrder.APPEND}

@@ -16,13 +16,13 @@ from llmsim.costs.experts.routing import ExpertRouting
 from llmsim.costs.source import CollectiveSource, SourceName
 from llmsim.lowering.adjust.calibration import Calibration
 from llmsim.lowering.energy.accounting import Accounting
-from llmsim.lowering.layout.parallel_layout import (
-    LoweredLockstep,
-)
 from llmsim.lowering.network.base import Network, NetworkView
 from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.offload.plan import OffloadPlan
+from llmsim.lowering.parallel_layout import (
+    LoweredLockstep,
+)
 from llmsim.lowering.program import Placed
 from llmsim.lowering.speculation.drafter import DraftPlan
 from llmsim.model import (

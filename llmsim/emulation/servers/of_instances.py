@@ -9,7 +9,7 @@ from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
 from llmsim.lowering import LoweredDeployment, LoweredGroup
-from llmsim.lowering.layout.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.routing import RouterSpec, kept_sessions
 
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")

@@ -6,7 +6,7 @@ from llmsim.config import EngineArgs, Group
 from llmsim.costs import CompiledCosts, CostRequest
 from llmsim.costs.sources.silicon.auxiliary_kernels import EXPERT_CHOICE
 from llmsim.lowering.afd.layout import columns_of
-from llmsim.lowering.layout.overlap import most_tokens
+from llmsim.lowering.overlap import most_tokens
 from llmsim.model import Attention, Dtypes, Layout, ModelConfig, Operator, operators
 
 

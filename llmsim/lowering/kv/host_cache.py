@@ -7,8 +7,8 @@ from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
 from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.core import PS_PER_S
-from llmsim.lowering.layout.parallel_layout import members_of
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
+from llmsim.lowering.parallel_layout import members_of
 from llmsim.model import ModelConfig
 
 DEFAULT_RATIO = 2.0

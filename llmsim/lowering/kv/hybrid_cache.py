@@ -10,7 +10,7 @@ from llmsim.config import EngineArgs, Group, load_profile
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine.schedulers import KINDS, SGLANG
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.lowering.layout.parallel_layout import layout_of
+from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import Hardware, ModelConfig, resolve_dtypes
 from llmsim.model.memory.hybrid_groups import kv_tables
 from llmsim.model.memory.sizes import INDEXED_TOKENS, POOL_TOKENS

@@ -12,9 +12,9 @@ from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.lowering.contention import Memory, weights_in
-from llmsim.lowering.layout.parallel_layout import stages_of
 from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
 from llmsim.lowering.offload.placement import HOST
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig
 from llmsim.model.memory.sizes import kv_bytes_per_token
 

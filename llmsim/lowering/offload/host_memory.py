@@ -8,10 +8,10 @@ from pathlib import Path
 from llmsim.config import Deployment, Group
 from llmsim.config.files import input_files
 from llmsim.lowering.engine_dtype import with_narrow_floats
-from llmsim.lowering.layout.parallel_layout import layout_of, stage_operators
 from llmsim.lowering.offload.host_operators import device_of
 from llmsim.lowering.offload.pim import attends_in_memory
 from llmsim.lowering.offload.placement import HOST, Where
+from llmsim.lowering.parallel_layout import layout_of, stage_operators
 from llmsim.model import Layout, ModelConfig, Operator, load_model, resolve_dtypes
 
 

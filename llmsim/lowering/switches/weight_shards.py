@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from llmsim.config import Group
 from llmsim.lowering.energy.accounting import run_by
-from llmsim.lowering.layout.parallel_layout import stage_operators
 from llmsim.lowering.offload.placement import DEVICE, Where
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Attention, Layout, Moe, Operator, operators
 from llmsim.model.parallel.sharding import layout_problem

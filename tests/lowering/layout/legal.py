@@ -9,7 +9,7 @@ from typing import Any
 
 from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import iteration_graph
-from llmsim.lowering.layout.parallel_layout import layout_of
+from llmsim.lowering.parallel_layout import layout_of
 from llmsim.model import Layout, ModelConfig, layout_problem
 from llmsim.model.parallel.expert_parallel import BACKENDS
 from llmsim.model.parallel.transforms import split_layers

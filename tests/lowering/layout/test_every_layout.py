@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.layout.parallel_layout import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, load_model, operators
 from llmsim.model.parallel.expert_parallel import BACKENDS
 from tests.engine.command import build_command

@@ -12,7 +12,7 @@ import pytest
 from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
-from llmsim.lowering.layout.parallel_layout import stage_operators
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Attention, Dtypes, Gemm, Layout, Moe, load_model, operators, weight_bytes
 from llmsim.model.parallel.transforms import split_layers
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import FEATURES
 from llmsim.lowering.kv.tiers import bytes_per_token
-from llmsim.lowering.layout.parallel_layout import stage_operators
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Collective, Dtypes, Layout, kv_bytes_per_token, load_model, operators
 from llmsim.results.devices.utilisation import group_usage, operator_work
 

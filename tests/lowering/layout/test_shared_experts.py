@@ -11,7 +11,7 @@ from llmsim.config import load_profile
 from llmsim.costs import CostRequest, compile_costs
 from llmsim.costs.experts.load_sampling import Placement, Price, sampled_table, token_axis
 from llmsim.costs.experts.routing import parse_expert_routing
-from llmsim.lowering.layout.shared_experts import as_engine_runs_it
+from llmsim.lowering.operators.shared_experts import as_engine_runs_it
 from llmsim.model import Layout, Moe, load_hardware, load_model, operators, resolve_dtypes
 from llmsim.model.memory.sizes import weight_bytes
 from llmsim.power.traffic import weight_bytes as bytes_touched

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmsim.config.cluster_file.dialect import LayoutKeys, infer_layout
 from llmsim.config.errors import InputError
-from llmsim.lowering.layout.parallel_layout import stage_operators
+from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
 
 from .clusters import check_folded_is_expanded, cluster, lowered, model, run

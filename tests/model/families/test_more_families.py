@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.model.configs import MTP, PUBLISHED, Config, shape
 
 from llmsim.config.errors import LlmsimError
-from llmsim.lowering.layout.parallel_layout import stages_of
+from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import (
     Dtypes,
     Layout,

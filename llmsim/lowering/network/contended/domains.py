@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from llmsim.config import Deployment
-from llmsim.lowering.layout.parallel_layout import LoweredLockstep
+from llmsim.lowering.parallel_layout import LoweredLockstep
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup

@@ -10,7 +10,7 @@ from llmsim.config import Group
 from llmsim.config.deployment import Offloading
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.lowering.layout.parallel_layout import members_of
+from llmsim.lowering.parallel_layout import members_of
 from llmsim.model import ModelConfig
 
 ARCHITECTURES = {

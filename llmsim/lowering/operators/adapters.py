@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.lowering.layout.parallel_layout import stages_of, untimed_layout
 from llmsim.lowering.offload.placement import port_of
+from llmsim.lowering.parallel_layout import stages_of, untimed_layout
 from llmsim.model import AdapterCopy, CopyRate, Dtypes, Hardware, Layout, Moe, Operator
 from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots, adapter_bytes
 from llmsim.model.operators.lora import copies_of_adapter, touched_experts, with_lora

@@ -15,7 +15,7 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.core import Note
 from llmsim.costs.experts.load_sampling import Placement
 from llmsim.lowering.afd.layout import afd_layout, afd_members
-from llmsim.lowering.layout.overlap import overlaps
+from llmsim.lowering.overlap import overlaps
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig, Operator, operators
 from llmsim.model.parallel.transforms import split_layers
 

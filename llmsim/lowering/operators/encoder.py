@@ -4,7 +4,7 @@ from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.core import ENCODER_TOKENS
-from llmsim.lowering.layout.parallel_layout import untimed_layout
+from llmsim.lowering.parallel_layout import untimed_layout
 from llmsim.model import Dtypes, Hardware, Layout, Operator
 from llmsim.model.operators.encoder import EncoderOperators
 from llmsim.model.types import ModelConfig

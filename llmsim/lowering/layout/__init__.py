@@ -1,1 +1,0 @@
-"""Lowers a group's layout: ranks, pipeline stages, context parallelism, adapters, overlap."""
