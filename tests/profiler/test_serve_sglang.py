@@ -211,6 +211,7 @@ def test_a_trace_is_replayed_and_can_be_simulated(options: ServeOptions, tmp_pat
     instance = log.facts["instance"]
     assert instance["num_gpu_blocks_override"] == log.facts["num_gpu_blocks"] == POOL
     assert (instance["scheduler"], instance["block_size"]) == ("sglang", 1)
+    assert instance["engine_profile"] == "sglang-0.5.10"  # the newest that 0.5.11 is not older than
     run, cluster = str(tmp_path / "run"), str(options.output / "cluster.json")
     assert main(["run", "--cluster-config", cluster, "--dataset", TRACE, "--run-dir", run]) == 0
     assert main(["validate", str(options.output / "requests.jsonl"), run]) == 0

@@ -5,6 +5,7 @@ nothing.
 import itertools
 import json
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from llmsim.cli import main
+from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InputError
 from llmsim.profiler.serve import serve_vllm
 from llmsim.profiler.serve.serve_log import (
@@ -87,6 +89,7 @@ def test_a_trace_is_replayed_and_can_be_simulated(options: ServeOptions, tmp_pat
     instance = log.facts["instance"]
     assert instance["max_num_seqs"] == 4 and instance["enable_prefix_caching"] is False
     assert instance["num_gpu_blocks_override"] == log.facts["num_gpu_blocks"] > 0
+    assert load_profile(f"vllm-{version('vllm')}").name == instance["engine_profile"]
     write_log(options, log)
     run = str(tmp_path / "run")
     cluster = str(options.output / "cluster.json")

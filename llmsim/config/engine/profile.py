@@ -392,6 +392,15 @@ def nearest_profile(name: str, known: Sequence[str]) -> str | None:
     return have[max(older) if older else min(have)]
 
 
+def profile_of_release(engine: str, version: str) -> str:
+    """The name of the profile with the rules of an engine's release, or the nearest to them; parts
+    of the version that are no numbers do not count, as in 0.24.0+cu130 or 0.5.23.post1.
+
+    Raises InputError for an engine without profiles.
+    """
+    return load_profile(f"{engine}-{version}").name
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 

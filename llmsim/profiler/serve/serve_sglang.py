@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llmsim.config.engine.profile import profile_of_release
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.profiler.device.power import PowerMeter
@@ -148,7 +149,11 @@ def _facts(engine: Any) -> dict[str, Any]:
         "enable_prefix_caching": not arguments.disable_radix_cache,
         "sglang_overlap": not arguments.disable_overlap_schedule,
         "num_gpu_blocks_override": blocks,
+        "engine_profile": profile_of_release("sglang", sglang.__version__),
     }
+    eager = bool(getattr(arguments, "disable_cuda_graph", False))
+    if eager:
+        instance["enforce_eager"] = True
     if arguments.context_length is not None:
         instance["max_model_len"] = arguments.context_length
     return {
@@ -165,7 +170,7 @@ def _facts(engine: Any) -> dict[str, Any]:
         "sampling_backend": str(arguments.sampling_backend),
         "moe_runner_backend": str(arguments.moe_runner_backend),
         "largest_graph": getattr(arguments, "cuda_graph_max_bs", None) or 0,
-        "enforce_eager": bool(getattr(arguments, "disable_cuda_graph", False)),
+        "enforce_eager": eager,
         "mem_fraction_static": arguments.mem_fraction_static,
         "instance": instance,
     }

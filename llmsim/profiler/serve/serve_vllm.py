@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llmsim.config.engine.profile import profile_of_release
 from llmsim.config.errors import InputError
 from llmsim.model import load_model, resolve_dtypes
 from llmsim.profiler.device.power import PowerMeter
@@ -151,6 +152,8 @@ def _facts(engine: Any) -> dict[str, Any]:
         "block_size": cache.block_size,
         "enable_prefix_caching": bool(cache.enable_prefix_caching),
         "async_scheduling": bool(scheduler.async_scheduling),
+        "engine_profile": profile_of_release("vllm", vllm.__version__),
+        **_graphs(config),
     }
     if blocks:
         instance["num_gpu_blocks_override"] = blocks
@@ -169,3 +172,13 @@ def _facts(engine: Any) -> dict[str, Any]:
         "enforce_eager": bool(config.model_config.enforce_eager),
         "instance": instance,
     }
+
+
+def _graphs(config: Any) -> dict[str, Any]:
+    """The CUDA graphs that the engine captured, as options of an instance."""
+    if config.model_config.enforce_eager:
+        return {"enforce_eager": True}
+    compilation = config.compilation_config
+    mode = str(compilation.cudagraph_mode).rpartition(".")[2]
+    sizes = sorted(compilation.cudagraph_capture_sizes or [])
+    return {"cudagraph_mode": mode} | ({"cudagraph_capture_sizes": sizes} if sizes else {})
