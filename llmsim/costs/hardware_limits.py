@@ -29,17 +29,25 @@ class PeakRates(Struct, frozen=True):
     """The weights of a step exceed the last-level cache, so none of them is still there one step
     later.
     """
+    matrix_flops_per_s: dict[str, int] = {}
+    """Most that matrices were measured to reach, by short dtype."""
 
     def peak(self, dtype: str) -> int:
         """Dense peak of a dtype; without units for it (fp8 on Ampere) the device computes in 16
         bit.
         """
+        return self.peak_flops_per_s.get(self._units(dtype), UNKNOWN_FLOPS)
+
+    def reached(self, dtype: str) -> int:
+        """Most that matrices of a dtype were measured to reach on the units that compute it."""
+        return self.matrix_flops_per_s.get(self._units(dtype), UNKNOWN_FLOPS)
+
+    def _units(self, dtype: str) -> str:
+        """The type of the units that compute a dtype; "" where no peak is known."""
         name = short_dtype(dtype) if dtype else "bf16"
         alike = {"bf16": "fp16", "fp16": "bf16"}
-        for candidate in (name, alike.get(name, "bf16"), "bf16", "fp16"):
-            if self.peak_flops_per_s.get(candidate):
-                return self.peak_flops_per_s[candidate]
-        return UNKNOWN_FLOPS
+        candidates = (name, alike.get(name, "bf16"), "bf16", "fp16")
+        return next((one for one in candidates if self.peak_flops_per_s.get(one)), "")
 
     def operator_us(self, op: Operator, counts: Floats, activation: str) -> Floats:
         """Least time of one execution at each count, us: streamed weights over bandwidth, flops
@@ -86,7 +94,11 @@ def peak_rates_of(request: CostRequest) -> PeakRates | None:
         weights = sum(op.repeat * least_weight_bytes(op) for op in request.operators)
         cache = sheet.last_level_cache_bytes
         return PeakRates(
-            sheet.memory_bandwidth_bytes_per_s, cache, dict(sheet.flops), weights > cache
+            sheet.memory_bandwidth_bytes_per_s,
+            cache,
+            dict(sheet.flops),
+            weights > cache,
+            dict(sheet.matrix_flops),
         )
     if request.group_memory_bandwidth_bytes_per_s > 0:
         return PeakRates(request.group_memory_bandwidth_bytes_per_s, 0, {})

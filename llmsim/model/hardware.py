@@ -135,6 +135,7 @@ def _read(path: Path) -> Hardware:
         )
     numbers = {name: getattr(sheet, name) for name in _LEAST}
     numbers |= {f"flops.{name}": rate for name, rate in sheet.flops.items()}
+    numbers |= {f"matrix_flops.{name}": rate for name, rate in sheet.matrix_flops.items()}
     for name, number in numbers.items():
         least = _LEAST.get(name, 1)
         if number is not None and not least <= number <= _MOST:

@@ -531,6 +531,10 @@ class Hardware(Struct, frozen=True):
     cache takes beyond its bytes at the memory's rate; one thread block for each sequence and KV
     head. Empty: never measured with cold KV.
     """
+    matrix_flops: Mapping[str, int] = field(default_factory=dict)
+    """Most flop/s that matrices of any size were measured to reach, by short dtype name, where that
+    is far below the peak; absent: nobody measured it.
+    """
     idle_w: int | None = None
     """Board power of a device that does nothing; None: unknown."""
     switching_fj_per_flop: int | None = None

@@ -51,6 +51,20 @@ us (A100).
 """
 
 
+def gemm_flops_per_s(peak: float, reached: float) -> float:
+    """Rate of large matrices: a share of the peak, or the most that was measured if that is less.
+
+    AMD's cards reach 0.5 to 0.7 of their peaks, because the clock falls under load.
+    """
+    share = GEMM_EFFICIENCY * peak
+    return min(share, reached) if reached else share
+
+
+def attention_flops_per_s(peak: float, reached: float) -> float:
+    """Rate of causal prefill attention, which falls with that of matrices."""
+    return gemm_flops_per_s(peak, reached) * ATTENTION_EFFICIENCY / GEMM_EFFICIENCY
+
+
 class RooflineSource(CostSource):
     """Times from bytes and flops; for any device of which at least the memory
     bandwidth is known.
@@ -74,8 +88,8 @@ class RooflineSource(CostSource):
         self._notes: list[str] = []
 
     def operator(self, op: Operator, last: int) -> Curve | None:
-        """max(bytes / (0.8 bandwidth), flops / (0.75 peak)) + 3 us; experts: those that tokens
-        should touch.
+        """max(bytes / (0.8 bandwidth), flops / `gemm_flops_per_s`) + 3 us; experts: those that
+        tokens should touch.
         """
         counts = np.arange(last + 1, dtype=np.float64)
         us = self.operator_us(op, counts)
@@ -90,12 +104,10 @@ class RooflineSource(CostSource):
             op, counts
         )
         memory = moved / (MEMORY_EFFICIENCY * self._peak_rates.memory_bandwidth_bytes_per_s)
-        peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
-        compute = (
-            counts * op.flops_per_token / (GEMM_EFFICIENCY * peak)
-            if peak
-            else np.zeros_like(counts)
-        )
+        dtype = op.weight_dtype or self._request.dtypes.activation
+        peak = self._peak_rates.peak(dtype)
+        rate = gemm_flops_per_s(peak, self._peak_rates.reached(dtype))
+        compute = counts * op.flops_per_token / rate if peak else np.zeros_like(counts)
         if not peak:
             self._note(
                 f'peak flop/s of "{self._request.hardware_name}" are not known: only memory '
@@ -105,8 +117,8 @@ class RooflineSource(CostSource):
         return np.asarray(np.maximum(memory, compute) * 1e6 + kernels * LAUNCH_US)
 
     def attention(self, op: Attention) -> SplitAttention:
-        """max(KV bytes / (0.8 bandwidth), causal flops / (0.5 peak)) + 9 us, for prefills and for
-        decode batches.
+        """max(KV bytes / (0.8 bandwidth), causal flops / `attention_flops_per_s`) + 9 us, for
+        prefills and for decode batches.
         """
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
@@ -169,8 +181,10 @@ class RooflineSource(CostSource):
             moved = moved + near[0] * op.beside.kv_bytes_per_token
             computed = computed + near[1] * op.beside.flops_per_token
         memory = moved / rate
-        peak = self._peak_rates.peak(op.weight_dtype or self._request.dtypes.activation)
-        compute = computed / (ATTENTION_EFFICIENCY * peak) if peak else np.zeros_like(pairs)
+        dtype = op.weight_dtype or self._request.dtypes.activation
+        peak = self._peak_rates.peak(dtype)
+        flops_per_s = attention_flops_per_s(peak, self._peak_rates.reached(dtype))
+        compute = computed / flops_per_s if peak else np.zeros_like(pairs)
         return np.asarray(np.maximum(memory, compute) * 1e6 + ATTENTION_LAUNCH_US)
 
     def _weight_bytes(self, op: Operator, counts: Floats) -> Floats:

@@ -15,11 +15,11 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.roofline import (
-    ATTENTION_EFFICIENCY,
     ATTENTION_LAUNCH_US,
-    GEMM_EFFICIENCY,
     LAUNCH_US,
     MEMORY_EFFICIENCY,
+    attention_flops_per_s,
+    gemm_flops_per_s,
 )
 from llmsim.export.chakra import COLLECTIVES, NodeType, TraceNode, Value
 from llmsim.model import (
@@ -276,11 +276,11 @@ def _kernel(op: Operator, units: int, graph: IterationGraph) -> tuple[int, int, 
         case StateSpace():
             moved += graph._sequences * op.state_bytes_per_sequence
     attends = isinstance(op, Attention | StateSpace)
-    peak = graph._hardware.flops.get(op.weight_dtype or graph._dtypes.activation)
+    dtype = op.weight_dtype or graph._dtypes.activation
+    peak, reached = graph._hardware.flops.get(dtype), graph._hardware.matrix_flops.get(dtype, 0)
+    rate_of = attention_flops_per_s if attends else gemm_flops_per_s
     memory_s = moved / (MEMORY_EFFICIENCY * graph._hardware.memory_bandwidth_bytes_per_s)
-    compute_s = (
-        flops / ((ATTENTION_EFFICIENCY if attends else GEMM_EFFICIENCY) * peak) if peak else 0.0
-    )
+    compute_s = flops / rate_of(peak, reached) if peak else 0.0
     return (
         moved,
         flops,
