@@ -20,13 +20,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from tests.lowering.legal import DRAFTS, SHAPES, check_graph, check_layout, legal, structure
-
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config.errors import LlmsimError
 from llmsim.model import Layout, load_model
 from tests.engine.command import build_command
 from tests.lowering.clusters import model
+from tests.lowering.layout.legal import DRAFTS, SHAPES, check_graph, check_layout, legal, structure
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from llmsim.export.step_graph.graph import IterationGraph, Round, iteration_grap
 from llmsim.export.step_graph.run_times import in_run, lost_in_exchanges_ps
 from llmsim.rounds.recorded import recorded_run
 from llmsim.rounds.shared_links import shared_links
-from tests.lowering.test_groups_share_links import SPREAD, cluster
+from tests.lowering.network.test_groups_share_links import SPREAD, cluster
 
 POWER = json.loads(
     (

@@ -18,7 +18,7 @@ from llmsim.rounds.recorded import recorded_run
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster as small_cluster
 from tests.lowering.clusters import model
-from tests.lowering.test_groups_share_links import SPREAD, cluster
+from tests.lowering.network.test_groups_share_links import SPREAD, cluster
 
 TRACE = "synthetic:n=14,rate=60,input=lognormal:700:max=3000,output=fixed:8,seed=5"
 PIPELINED = {"tp_size": 2, "pp_size": 2}

@@ -19,7 +19,7 @@ from llmsim.export.step_graph.run_times import in_run
 from llmsim.rounds.recorded import recorded_run
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import model
-from tests.lowering.test_groups_share_links import cluster as pcie_server
+from tests.lowering.network.test_groups_share_links import cluster as pcie_server
 
 LOAD = "synthetic:n=10,rate=20000,input=uniform:min=50:max=700,output=fixed:6,seed={}"
 QUIET = {"host_gap_ns": 0, "host_sequence_ns": 0}

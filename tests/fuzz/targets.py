@@ -961,7 +961,7 @@ def _journal(folder: Path, data: bytes) -> object:
 def _imported_folders() -> dict[str, Callable[[Path], object]]:
     """Format of an import -> what writes its folder."""
     from tests.costs.builders import write_bundle
-    from tests.costs.test_older_bundle import write_older
+    from tests.costs.bundle.test_older_bundle import write_older
     from tests.profiler.test_importers import write_aiconfigurator, write_vidur
 
     def made(folder: Path) -> Path:
@@ -1061,7 +1061,7 @@ for _name in ("dense.csv", "per_sequence.csv", "attention.csv", "skew.csv"):
 def _older_tables() -> dict[str, bytes]:
     import tempfile
 
-    from tests.costs.test_older_bundle import write_older
+    from tests.costs.bundle.test_older_bundle import write_older
 
     with tempfile.TemporaryDirectory() as root:
         folder = write_older(Path(root))
@@ -1082,7 +1082,7 @@ def _older_tables() -> dict[str, bytes]:
 def _older(folder: Path, data: bytes) -> object:
     from llmsim.costs import compile_costs
     from tests.costs.builders import LLAMA, request
-    from tests.costs.test_older_bundle import SHEET
+    from tests.costs.bundle.test_older_bundle import SHEET
 
     name, _, content = data.partition(b"\0")
     where = folder / SHEET / LLAMA / "tp1"

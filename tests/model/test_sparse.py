@@ -20,7 +20,7 @@ from llmsim.model import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from tests.model.configs import PUBLISHED, SPARSE, Config, shape
+from tests.model.families.configs import PUBLISHED, SPARSE, Config, shape
 
 
 def loaded(folder: Path, config: Config) -> ModelConfig:

@@ -20,7 +20,14 @@ from llmsim.profiler.importing.run import import_profiles
 from llmsim.profiler.importing.sources import open_table
 from llmsim.profiler.importing.target import Target
 from tests.costs.builders import LLAMA, attention_us, request, write_bundle, write_csv
-from tests.costs.test_older_bundle import DENSE, EXPERTS, area, decode_time, times_us, write_older
+from tests.costs.bundle.test_older_bundle import (
+    DENSE,
+    EXPERTS,
+    area,
+    decode_time,
+    times_us,
+    write_older,
+)
 from tests.shared_data import shared
 
 PHI = "microsoft/Phi-mini-MoE-instruct"

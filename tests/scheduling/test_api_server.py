@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import MS, Options, built, run
+from scheduling.tiny import MS, Options, built, run
 
 import llmsim
 from llmsim import _native

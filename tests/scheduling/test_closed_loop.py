@@ -4,7 +4,7 @@ server.
 
 import numpy as np
 import pytest
-from tiny import MS, Options, run
+from scheduling.tiny import MS, Options, run
 
 from llmsim.config.errors import InputError
 from llmsim.core import Workload

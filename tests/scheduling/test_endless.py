@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulations import simulation
-from tiny import (
+from scheduling.tiny import (
     MS,
     PIPELINED,
     SCHEDULERS,
@@ -19,6 +18,7 @@ from tiny import (
     run,
     schedule,
 )
+from simulations import simulation
 
 from llmsim import _native
 from llmsim.cli import run_main

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import CUTS_TO_BLOCKS, OTHERS, PIPELINED, WHOLE_PROMPTS, Options, run
+from scheduling.tiny import CUTS_TO_BLOCKS, OTHERS, PIPELINED, WHOLE_PROMPTS, Options, run
 from token_balance import token_balance
 
 from llmsim import _native

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from package import package_sources
-from tiny import (
+from scheduling.tiny import (
     CUTS_TO_BLOCKS,
     PIPELINED,
     SCHEDULERS,

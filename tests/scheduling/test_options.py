@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import SCHEDULERS
+from scheduling.tiny import SCHEDULERS
 
 from llmsim.cli import run_main
 from llmsim.config import EngineArgs, EngineOverrides, load_cluster, resolve

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import MS, SCHEDULERS, Options, most_slots, run
+from scheduling.tiny import MS, SCHEDULERS, Options, most_slots, run
 
 FOLDER = Path(__file__).resolve().parent
 

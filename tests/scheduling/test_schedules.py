@@ -7,7 +7,7 @@ A step takes 1 ms, so an arrival between two milliseconds is seen by the step at
 from dataclasses import replace
 
 import pytest
-from tiny import SCHEDULERS, Options, free_blocks, preempted, run, schedule
+from scheduling.tiny import SCHEDULERS, Options, free_blocks, preempted, run, schedule
 
 # A decode runs when a long prompt arrives.
 INTERRUPTED = [(0.0, 4, 5), (1.5, 12, 2)]

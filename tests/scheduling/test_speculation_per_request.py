@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import Options, run, schedule
+from scheduling.tiny import Options, run, schedule
 
 import llmsim
 from llmsim import _native

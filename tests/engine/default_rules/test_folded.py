@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .reference import Site
-from .test_collectives import native_site, sites
+from ..collectives.reference import Site
+from ..collectives.test_collectives import native_site, sites
 
 relaxed = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

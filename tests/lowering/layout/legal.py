@@ -19,7 +19,7 @@ from llmsim.simulate import SimulationOptions
 from llmsim.workload import load_dataset
 from tests.engine.command import run_case
 
-from .clusters import check_folded_is_expanded, cluster, deployed, lowered
+from ..clusters import check_folded_is_expanded, cluster, deployed, lowered
 
 SHAPES: dict[str, dict[str, Any]] = {
     "dense": {"kv_heads": 8, "layers": 6},

@@ -16,8 +16,16 @@ from llmsim.model import Dtypes, Layout, ModelConfig, kv_bytes_per_token, load_m
 from llmsim.model.parallel.expert_parallel import BACKENDS
 from tests.engine.command import build_command
 
-from .clusters import check_folded_is_expanded, cluster, model
-from .legal import DEVICES, DRAFTS, SHAPES, check_graph, check_layout, legal, representatives
+from ..clusters import check_folded_is_expanded, cluster, model
+from ..layout.legal import (
+    DEVICES,
+    DRAFTS,
+    SHAPES,
+    check_graph,
+    check_layout,
+    legal,
+    representatives,
+)
 
 ON_EVERY_RANK = {
     "moe_gate",

@@ -16,7 +16,7 @@ from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Attention, Dtypes, Gemm, Layout, Moe, load_model, operators, weight_bytes
 from llmsim.model.parallel.transforms import split_layers
 
-from .clusters import check_folded_is_expanded, cluster, lowered, model, run
+from ..clusters import check_folded_is_expanded, cluster, lowered, model, run
 
 ROOT = Path(__file__).resolve().parents[3]
 

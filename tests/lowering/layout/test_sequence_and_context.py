@@ -17,7 +17,7 @@ from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Collective, Dtypes, Layout, kv_bytes_per_token, load_model, operators
 from llmsim.results.devices.utilisation import group_usage, operator_work
 
-from .clusters import check_folded_is_expanded, cluster, lowered, model, run
+from ..clusters import check_folded_is_expanded, cluster, lowered, model, run
 
 SHAPES: dict[str, dict[str, Any]] = {
     "gqa": {"kv_heads": 2},

@@ -12,8 +12,8 @@ from llmsim._native import engine
 from llmsim.config.errors import InputError
 from llmsim.model import load_model
 
-from .clusters import check_folded_is_expanded, cluster, lowered, model
-from .legal import SHAPES, instance, representatives
+from ..clusters import check_folded_is_expanded, cluster, lowered, model
+from ..layout.legal import SHAPES, instance, representatives
 
 TRACE = "synthetic:n=6,rate=2000,input=lognormal:80,output=lognormal:5,seed=3"
 SUMS = ("ring", "direct", "direct2", "halvingDoubling", "doubleBinaryTree", "bruck")

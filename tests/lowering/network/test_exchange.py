@@ -17,7 +17,7 @@ from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import BACKENDS, SLOTS
 
-from .clusters import check_folded_is_expanded, cluster, lowered, model, run
+from ..clusters import check_folded_is_expanded, cluster, lowered, model, run
 
 PREFILL = "synthetic:n=12,rate=100000,input=200,output=4,seed=3"
 

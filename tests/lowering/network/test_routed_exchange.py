@@ -16,7 +16,7 @@ from llmsim.model import AllToAll, Collective, Operator
 from llmsim.model.operator import Rows
 from llmsim.model.parallel.expert_parallel import BACKENDS
 
-from .clusters import cluster, lowered, model, run
+from ..clusters import cluster, lowered, model, run
 
 GB = 10**9
 ROWS = {

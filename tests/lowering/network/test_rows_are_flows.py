@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.lowering.test_routed_exchange import on, rails, two_leaves
 
 from llmsim.lowering.network.all_to_all import Busiest
 from llmsim.lowering.network.contended.plans import rows_moved
 from llmsim.lowering.network.topology_all_to_all import RoutedPorts
 from llmsim.model import AllToAll
 from tests.lowering.clusters import cluster, lowered, model, run
+from tests.lowering.network.test_routed_exchange import on, rails, two_leaves
 
 STRAIGHT, STAGED = "deepep_low_latency", "deepep_high_throughput"
 

@@ -15,7 +15,7 @@ from llmsim.config.errors import InputError
 from llmsim.lowering.parallel_layout import stage_operators
 from llmsim.model import Dtypes, Layout, load_model, operators, weight_bytes
 
-from .clusters import check_folded_is_expanded, cluster, lowered, model, run
+from ..clusters import check_folded_is_expanded, cluster, lowered, model, run
 
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "attn2x2_ep4": ({"experts": 8}, {"attn_tp_size": 2, "attn_dp_size": 2, "ffn_ep_size": 4}),

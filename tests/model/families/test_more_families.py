@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.model.configs import MTP, PUBLISHED, Config, shape
 
 from llmsim.config.errors import LlmsimError
 from llmsim.lowering.parallel_layout import stages_of
@@ -21,6 +20,7 @@ from llmsim.model import (
     weight_bytes,
 )
 from llmsim.model.parallel.transforms import split_layers
+from tests.model.families.configs import MTP, PUBLISHED, Config, shape
 
 
 def write(folder: Path, config: Config) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduling.test_nothing_lost import requests_strategy
 from scheduling.tiny import Options, run, schedule
-from test_nothing_lost import requests_strategy
 from test_sglang_drafts import options
 from token_balance import token_balance
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduling.test_nothing_lost import requests_strategy
 from scheduling.tiny import Options, run, schedule
-from test_nothing_lost import requests_strategy
 from token_balance import assert_nothing_is_lost, token_balance
 
 from llmsim import InputError, _native
