@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scheduling.test_nothing_lost import build_options, options_strategy, requests_strategy
 from scheduling.tiny import MS, SCHEDULERS, Options, run, schedule
-from test_nothing_lost import build_options, options_strategy, requests_strategy
 from token_balance import token_balance
 
 FINISHED, REJECTED, CANCELLED = 3, 4, 5

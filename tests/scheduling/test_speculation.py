@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduling.test_nothing_lost import check, requests_strategy
 from scheduling.tiny import MS, Options, program, run, schedule
 from simulations import simulation
-from test_nothing_lost import check, requests_strategy
 
 from llmsim import _native
 from llmsim.config.engine.speculative import SpeculativeConfig, resolve_speculation
