@@ -24,7 +24,7 @@ PLAIN = Point(
 
 def beside_points() -> list[Point]:
     """Every one of them; lengths, loads and means as published."""
-    return [*_sources(), *_a100(), *_others(), *_graphs(), *_kimi()]
+    return [*_sources(), *_a100(), *_others(), *_graphs(), *_kimi(), *_changes()]
 
 
 def _sources() -> list[Point]:
@@ -125,6 +125,66 @@ def _kimi() -> list[Point]:
             real={"tpot": tpot_ms / 1e3},
         )
         for name, hardware, ranks, concurrency, tpot_ms in rows
+    ]  # fmt: skip
+
+
+CHANGE = "{} pull request {}"
+NEXT_80B = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+
+
+def _changes() -> list[Point]:
+    """Runs that pull requests of vLLM and SGLang published: random tokens, fixed lengths.
+
+    Of runs before and after tuned tiles it is the one that has the state of the named release.
+    """
+    vllm, sglang = "vllm-project/vllm", "sgl-project/sglang"
+    plain = replace(PLAIN, endpoint="completions", grade="B", layout=EXPERTS_CUT)
+    next_80b = [
+        replace(
+            plain, name=f"qnext_h200_sgl_tp{ranks}", source=CHANGE.format(sglang, 10404),
+            engine="SGLang", version="0.5.3", model=NEXT_80B, hardware="H200", devices=ranks,
+            requests=100, input_tokens=1000, output_tokens=2000, concurrency=8,
+            real={"throughput": throughput},
+        )
+        for ranks, throughput in ((2, 937.94), (4, 1137.94), (8, 1239.43))
+    ]  # fmt: skip
+    return [
+        replace(
+            plain, name="q30_h100_c10", source=CHANGE.format(vllm, 23151), version="0.10.1",
+            model="Qwen/Qwen3-30B-A3B", hardware="H100", requests=100, input_tokens=2042,
+            output_tokens=1016, concurrency=10,
+            real={"throughput": 739.79, "ttft": 0.26722, "tpot": 0.01318},
+        ),
+        *next_80b,
+        replace(
+            plain, name="glm45air_b200_c180", source=CHANGE.format(vllm, 23695), version="0.10.1",
+            model="zai-org/GLM-4.5-Air-FP8", hardware="B200", devices=2, requests=360,
+            input_tokens=3500, output_tokens=1500, concurrency=180, rate_per_s=10.0,
+            options=("--dtype", "fp8"),
+            real={"throughput": 2971.24, "ttft": 3.7461, "tpot": 0.05454},
+        ),
+        replace(
+            plain, name="q235fp8_b200_30k", source=CHANGE.format(vllm, 43232), version="",
+            era="2026-06", model="Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", hardware="B200",
+            devices=4, requests=128, input_tokens=30_000, output_tokens=1000, concurrency=64,
+            options=(
+                *("--kv-cache-dtype", "fp8", "--max-model-len", "32768"),
+                *("--gpu-memory-utilization", "0.85"),
+            ),
+            real={"throughput": 847.07, "ttft": 15.72591},
+        ),
+        replace(
+            plain, name="dsv31_h200_c16", source=CHANGE.format(vllm, 28992), version="0.11.2",
+            model="deepseek-ai/DeepSeek-V3.1", hardware="H200", devices=8, requests=160,
+            input_tokens=2, output_tokens=100, concurrency=16, real={"throughput": 684.35},
+        ),
+        replace(
+            plain, name="q32vl_l40s_share", source=CHANGE.format(vllm, 29217), version="0.11.2",
+            model="Qwen/Qwen3-VL-32B-Instruct-FP8", hardware="L40S", layout="TP", requests=1000,
+            input_tokens=217.393, output_tokens=189.963, sampled=True,
+            options=("--max-model-len", "24000", "--no-enable-prefix-caching"),
+            real={"throughput": 621.91, "ttft": 124.9867},
+        ),
     ]  # fmt: skip
 
 

@@ -63,17 +63,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         more = tuple(options.more.split())
         rows = point_rows(points, options.data, Path(scratch), more, options.profile)
-        own_percent = f"{100 * least_share(rows):.0f}"
+        more_points = [] if options.only else beside_points()
+        beside = point_rows(more_points, options.data, Path(scratch), more, options.profile)
+        known = [*rows, *beside]
+        found = intervals(known)
+        own_percent = f"{100 * least_share(known):.0f}"
         explained = INTERVALS.format(least_share=own_percent)
-        parts = [INTRODUCTION, points_markdown(rows), explained]
-        found = intervals(rows)
-        parts.append(intervals_markdown(found))
+        parts = [INTRODUCTION, points_markdown(rows), explained, intervals_markdown(found)]
         if options.error_bars is not None:
-            options.error_bars.write_text(error_bars_json(found, rows), encoding="utf-8")
+            options.error_bars.write_text(error_bars_json(found, known), encoding="utf-8")
         if not options.only:
             parts += [TERMS, terms_markdown(rows, without_terms(points, options, Path(scratch)))]
-        if not options.only:
-            beside = point_rows(beside_points(), options.data, Path(scratch), more, options.profile)
             parts += [BESIDE, points_markdown(beside)]
         logs = options.data / "kv_logs" / "kv_logs.csv"
         if logs.exists() and not options.only:

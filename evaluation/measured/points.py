@@ -46,6 +46,8 @@ class Point:
     """Lengths follow ShareGPT, scaled to the published means."""
     spread: float = 1.0
     """Lengths are uniform from this share of the published ones to the whole."""
+    rate_per_s: float = 0.0
+    """Requests per second of the client, at random times; 0: all at once."""
     pd_types: tuple[str | None, ...] = (None,)
     """Role of each instance."""
     era: str = ""

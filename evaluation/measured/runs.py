@@ -1,8 +1,10 @@
 """Simulates a published measurement with the engine profile of its version and nothing fitted."""
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,13 @@ STAND_INS = {
     "moonshotai/Kimi-K2.5 (NVFP4)": "nvidia/Kimi-K2.5-NVFP4",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8",
     "DeepSeek-R1-0528-FP4-V2": "nvidia/DeepSeek-R1-0528-FP4-v2",
+    "deepseek-ai/DeepSeek-V3.1": "deepseek-ai/DeepSeek-V3",
+    "Qwen/Qwen3-VL-32B-Instruct-FP8": "Qwen/Qwen3-32B-FP8",
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "Qwen/Qwen3-235B-A22B-FP8",
+    "zai-org/GLM-4.5-Air-FP8": "zai-org/GLM-4.5-Air",
 }
 """The preset of a model that pages name otherwise, or one of the same shapes; of Nemotron the
-checkpoint that the page ran.
+checkpoint that the page ran, of Qwen3-VL the language model, which reads no images here.
 """
 
 
@@ -132,10 +138,18 @@ def _trace(point: Point, data: Path, scratch: Path) -> Path:
     lengths = point.lengths or _lengths(point, data)
     path = scratch / f"{point.name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
-        for inputs, outputs in lengths:
-            row = {"input_toks": inputs, "output_toks": outputs, "arrival_time_ns": 0}
+        for (inputs, outputs), arrival_ns in zip(lengths, _arrivals_ns(point), strict=False):
+            row = {"input_toks": inputs, "output_toks": outputs, "arrival_time_ns": arrival_ns}
             file.write(json.dumps(row) + "\n")
     return path
+
+
+def _arrivals_ns(point: Point) -> Iterator[int]:
+    """When the client sends each request: with a rate by a Poisson process, as vLLM's does."""
+    if not point.rate_per_s:
+        return itertools.repeat(0)
+    gaps_s = np.random.default_rng(1).exponential(1 / point.rate_per_s, point.requests)
+    return iter(np.cumsum(gaps_s * 1e9).astype(np.int64).tolist())
 
 
 def _needed(path: Path) -> Path:
