@@ -168,9 +168,9 @@ def test_a_release_runs_by_the_nearest_proven_profile_or_is_refused(version: str
 def test_both_verbs_refuse_a_release_before_the_proven_ones(
     version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("vllm_live", "vllm_installed"):
+    for module in ("live", "installed"):
         monkeypatch.setattr(
-            f"llmsim.scheduling.conformance.{module}.installed_version", lambda: version
+            f"llmsim.scheduling.conformance.vllm.{module}.installed_version", lambda: version
         )
     run = [
         "run",
