@@ -24,8 +24,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from llmsim.config import input_files
 from llmsim.config.errors import InputError, nearest
+from llmsim.config.files import input_files
 from llmsim.config.files.reading import json_value, shown
 from llmsim.costs.sources.csv_tables import read_content, read_text
 
