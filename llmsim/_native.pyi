@@ -760,6 +760,99 @@ class HostCacheWrite(enum.Enum):
 
     BACK = 2
 
+class StoragePrefetch(enum.Enum):
+    BEST_EFFORT = 0
+
+    WAIT_COMPLETE = 1
+
+    TIMEOUT = 2
+
+class HostStorageConfig:
+    """Storage behind a pool in host memory."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def prefetch_threshold(self) -> int:
+        """Tokens; fewer are not looked for. 0: there is no storage."""
+
+    @prefetch_threshold.setter
+    def prefetch_threshold(self, arg: int, /) -> None: ...
+
+    @property
+    def prefetch(self) -> StoragePrefetch: ...
+
+    @prefetch.setter
+    def prefetch(self, arg: StoragePrefetch, /) -> None: ...
+
+    @property
+    def timeout_ps(self) -> int: ...
+
+    @timeout_ps.setter
+    def timeout_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def timeout_per_page_ps(self) -> int: ...
+
+    @timeout_per_page_ps.setter
+    def timeout_per_page_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def retry_passes(self) -> int:
+        """0: nobody looks again for what was not there."""
+
+    @retry_passes.setter
+    def retry_passes(self, arg: int, /) -> None: ...
+
+    @property
+    def most_retries(self) -> int: ...
+
+    @most_retries.setter
+    def most_retries(self, arg: int, /) -> None: ...
+
+    @property
+    def query_latency_ps(self) -> int: ...
+
+    @query_latency_ps.setter
+    def query_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def read_latency_ps(self) -> int: ...
+
+    @read_latency_ps.setter
+    def read_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def write_latency_ps(self) -> int: ...
+
+    @write_latency_ps.setter
+    def write_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def read_ps_per_token(self) -> int: ...
+
+    @read_ps_per_token.setter
+    def read_ps_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def write_ps_per_token(self) -> int: ...
+
+    @write_ps_per_token.setter
+    def write_ps_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def capacity_bytes(self) -> int:
+        """0: everything fits."""
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def page_bytes(self) -> int: ...
+
+    @page_bytes.setter
+    def page_bytes(self, arg: int, /) -> None: ...
+
 class HostCacheConfig:
     """Pages of KV in host memory below a scheduler's prefix cache."""
 
@@ -811,6 +904,12 @@ class HostCacheConfig:
 
     @layers.setter
     def layers(self, arg: int, /) -> None: ...
+
+    @property
+    def storage(self) -> HostStorageConfig: ...
+
+    @storage.setter
+    def storage(self, arg: HostStorageConfig, /) -> None: ...
 
 class Sessions:
     """
@@ -2148,6 +2247,9 @@ class Circular(RuntimeError):
     pass
 
 class Stalled(RuntimeError):
+    pass
+
+class OutOfKvMemory(Stalled):
     pass
 
 class Violated(RuntimeError):

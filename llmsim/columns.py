@@ -507,6 +507,13 @@ class GroupCounters(Table):
         "tokens", "Tokens that left the device without a copy in HiCache's host pool."
     )
     host_cache_evicted_tokens: Int64 = column("tokens", "Tokens that left HiCache's host pool.")
+    host_cache_stored_tokens: Int64 = column("tokens", "Tokens that HiCache wrote to storage.")
+    host_cache_prefetched_tokens: Int64 = column(
+        "tokens", "Tokens that HiCache read from storage into its host pool."
+    )
+    host_cache_erased_tokens: Int64 = column(
+        "tokens", "Tokens that left HiCache's storage, which was full."
+    )
     offloading_stored_tokens: Int64 = column("tokens", "Tokens that kv_offloading_size stored.")
     offloading_loaded_tokens: Int64 = column("tokens", "Tokens that it loaded back.")
     offloading_evicted_tokens: Int64 = column("tokens", "Tokens that left its pool.")

@@ -198,6 +198,11 @@ def errors_named(
             f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps "
             "and links that slow, or are times of the profile in the wrong unit?"
         ) from None
+    except _native.OutOfKvMemory as error:
+        raise InfeasibleError(
+            f"{error}, beside pages that HiCache still has to copy, and SGLang would end with 'out "
+            "of memory'; raise hicache_ratio, or set hicache_write_policy to write_through"
+        ) from None
     except _native.Stalled as error:
         if options.policies.scheduler is not None:
             raise InputError(

@@ -140,7 +140,15 @@ _OFFLOADING = (
     "deferred_lookups",
 )
 """What vLLM's offloading counts."""
-_HOST_CACHE = ("written_tokens", "loaded_tokens", "dropped_tokens", "evicted_tokens")
+_HOST_CACHE = (
+    "written_tokens",
+    "loaded_tokens",
+    "dropped_tokens",
+    "evicted_tokens",
+    "stored_tokens",
+    "prefetched_tokens",
+    "erased_tokens",
+)
 """What HiCache counts."""
 
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from llmsim.cli import main
-from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_POLICIES
+from llmsim.config.engine.options import (
+    HICACHE_PREFETCH_POLICIES,
+    HICACHE_WRITE_POLICIES,
+    SGLANG_POLICIES,
+)
 from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.sglang.compare import first_difference
 from llmsim.scheduling.conformance.sglang.ours import our_steps
@@ -51,6 +55,15 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     hosted = [case["config"] for case in cases if case["config"]["enable_hierarchical_cache"]]
     assert {config["hicache_write_policy"] for config in hosted} == set(HICACHE_WRITE_POLICIES)
     assert {config["disable_overlap_schedule"] for config in hosted} == {False, True}
+    stored = [config for config in hosted if config["hicache_storage_backend"] is not None]
+    for option, values in {
+        "hicache_storage_prefetch_policy": set(HICACHE_PREFETCH_POLICIES),
+        "hicache_write_policy": set(HICACHE_WRITE_POLICIES),
+        "page_size": {1, 16, 64},
+        "disable_overlap_schedule": {False, True},
+    }.items():
+        assert {config[option] for config in stored} == values
+    assert {config["storage_pages"] > 0 for config in stored} == {False, True}
     for mode in ("prefill", "decode", "pair"):
         playing = [case for case in cases if case["config"]["disaggregation_mode"] == mode]
         assert {case["config"]["disable_overlap_schedule"] for case in playing} == {False, True}
@@ -91,6 +104,14 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         ("hicache_write_policy", None),
         ("hicache_ratio", None),
         ("hicache_copy_ps", None),
+        ("hicache_storage_backend", None),
+        ("hicache_storage_prefetch_policy", None),
+        ("hicache_storage_prefetch_retry_poll_interval", None),
+        ("hicache_storage_prefetch_retry_max_attempts", None),
+        ("prefetch_threshold", None),
+        ("storage_ps", None),
+        ("storage_pages", None),
+        ("storage_timeout_ps", None),
         ("transfer_ps", None),
         ("num_reserved_decode_tokens", None),
         ("disaggregation_decode_enable_radix_cache", None),
@@ -108,6 +129,14 @@ def test_another_configuration_gives_other_steps(option: str, value: int | None)
         "hicache_write_policy": ("write_through", "write_back"),
         "hicache_ratio": (0.1, 1.0),
         "hicache_copy_ps": (0, 100_000_000),
+        "hicache_storage_backend": ("file", None),
+        "hicache_storage_prefetch_policy": ("best_effort", "wait_complete"),
+        "hicache_storage_prefetch_retry_poll_interval": (0, 1),
+        "hicache_storage_prefetch_retry_max_attempts": (0, 4),
+        "prefetch_threshold": (1, 10_000),
+        "storage_ps": (0, 10_000_000_000),
+        "storage_pages": (0, 1),
+        "storage_timeout_ps": (0, 10_000_000_000_000),
         "transfer_ps": (10_000_000_000_000, 0),
         "num_reserved_decode_tokens": (100, 0),
         "dp_size": (2, 3),

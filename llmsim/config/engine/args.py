@@ -68,6 +68,13 @@ _SHOWN_IF_SET = (
     "hicache_ratio",
     "hicache_size",
     "hicache_write_policy",
+    "hicache_storage_backend",
+    "hicache_storage_prefetch_policy",
+    "hicache_prefetch_threshold",
+    "hicache_prefetch_timeout_base",
+    "hicache_prefetch_timeout_per_ki_token",
+    "hicache_storage_prefetch_retry_poll_interval",
+    "hicache_storage_prefetch_retry_max_attempts",
 )
 """Options of later versions, which runs that do not use them do not show."""
 
@@ -205,6 +212,16 @@ class EngineArgs(Struct, frozen=True):
     """GB of the host pool of each device; 0: by the ratio."""
     hicache_write_policy: str | None
     """A name of `HICACHE_WRITE_POLICIES`; None: the first."""
+    hicache_storage_backend: str | None
+    hicache_storage_prefetch_policy: str | None
+    """A name of `HICACHE_PREFETCH_POLICIES`; None: the first."""
+    hicache_prefetch_threshold: int | None
+    """Tokens; None: SGLang's default, as of the five below."""
+    hicache_prefetch_timeout_base: float | None
+    """Seconds, as of the next."""
+    hicache_prefetch_timeout_per_ki_token: float | None
+    hicache_storage_prefetch_retry_poll_interval: int | None
+    hicache_storage_prefetch_retry_max_attempts: int | None
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
     pipeline_extra_batches: int

@@ -49,6 +49,10 @@ SGLANG_RETRACTIONS = ("length", "priority")
 """Values of SGLang's `retraction_policy`, in that order."""
 HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 """Values of SGLang's `hicache_write_policy`."""
+HICACHE_PREFETCH_POLICIES = ("timeout", "wait_complete", "best_effort")
+"""Values of SGLang's `hicache_storage_prefetch_policy`, its default first."""
+HICACHE_STORAGE = ("file",)
+"""Values of SGLang's `hicache_storage_backend` that run."""
 KV_OFFLOADING_EVICTIONS = ("lru", "arc")
 """Values of `eviction_policy` of vLLM's OffloadingConnector, its default first."""
 KV_LOAD_FAILURE_POLICIES = ("fail", "recompute")
@@ -559,6 +563,57 @@ class EngineOptions(Section):
         description="Copies KV to HiCache's host pool when it is inserted (write_through, the "
         "default), inserted or found for the second time (write_through_selective), or evicted "
         "(write_back).",
+    )
+    hicache_storage_backend: Annotated[
+        Annotated[str, _one_of(HICACHE_STORAGE)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Keeps KV behind HiCache's host pool in files of the node's storage, or of the "
+        "cluster's where the node has none.",
+    )
+    hicache_storage_prefetch_policy: Annotated[
+        Annotated[str, _one_of(HICACHE_PREFETCH_POLICIES)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Says until when a request waits for what HiCache's storage holds of its "
+        "prompt: a time (timeout, the default), its end (wait_complete), or not (best_effort).",
+    )
+    hicache_prefetch_threshold: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 20, json_schema_extra={"unit": "tokens"})] | None,
+        OnCommandLine(int),
+    ] = Field(
+        default=None,
+        description="Sets the fewest tokens that HiCache looks for in its storage, and reads from "
+        "there; default 256. It is the prefetch_threshold of SGLang's extra configuration.",
+    )
+    hicache_prefetch_timeout_base: Annotated[
+        Annotated[float, Field(ge=0, le=1000, json_schema_extra={"unit": "s"})] | None,
+        OnCommandLine(float),
+    ] = Field(
+        default=None,
+        description="Sets how long a request waits for HiCache's storage with the policy timeout; "
+        "default 1. It is the prefetch_timeout_base of SGLang's extra configuration.",
+    )
+    hicache_prefetch_timeout_per_ki_token: Annotated[
+        Annotated[float, Field(ge=0, le=1000, json_schema_extra={"unit": "s"})] | None,
+        OnCommandLine(float),
+    ] = Field(
+        default=None,
+        description="Sets how much longer that is for each 1,024 tokens that a request looks for; "
+        "default 0.25. It is the prefetch_timeout_per_ki_token of SGLang's extra configuration.",
+    )
+    hicache_storage_prefetch_retry_poll_interval: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 20)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the passes of the scheduler after which a request looks again for what "
+        "HiCache's storage did not hold; default 8, and 0 means never.",
+    )
+    hicache_storage_prefetch_retry_max_attempts: Annotated[
+        Annotated[int, Field(ge=0, le=1 << 20)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets how often a request looks again in HiCache's storage; default 8.",
     )
     prioritize_prefill: bool | None = Field(
         default=None, description="Fills steps with prompts alone while any prompt waits (vllm_v1)."

@@ -64,6 +64,13 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "hicache_ratio": None,
     "hicache_size": 0,
     "hicache_write_policy": None,
+    "hicache_storage_backend": None,
+    "hicache_storage_prefetch_policy": None,
+    "hicache_prefetch_threshold": None,
+    "hicache_prefetch_timeout_base": None,
+    "hicache_prefetch_timeout_per_ki_token": None,
+    "hicache_storage_prefetch_retry_poll_interval": None,
+    "hicache_storage_prefetch_retry_max_attempts": None,
     "max_num_queued_reqs": None,
     "max_num_queued_tokens": None,
     "cudagraph_mode": None,
@@ -273,7 +280,21 @@ def _check_priorities(
         raise refuse(asked, "contradicts scheduling_policy; remove one of them")
 
 
-_OF_HOST_CACHE = ("hicache_ratio", "hicache_size", "hicache_write_policy")
+_OF_HOST_STORAGE = (
+    "hicache_storage_prefetch_policy",
+    "hicache_prefetch_threshold",
+    "hicache_prefetch_timeout_base",
+    "hicache_prefetch_timeout_per_ki_token",
+    "hicache_storage_prefetch_retry_poll_interval",
+    "hicache_storage_prefetch_retry_max_attempts",
+)
+_OF_HOST_CACHE = (
+    "hicache_ratio",
+    "hicache_size",
+    "hicache_write_policy",
+    "hicache_storage_backend",
+    *_OF_HOST_STORAGE,
+)
 
 
 def _check_host_cache(
@@ -288,6 +309,11 @@ def _check_host_cache(
                     option, f"has an effect only with {asked} true; remove it, or set that"
                 )
         return
+    if values["hicache_storage_backend"] is None:
+        for option in _OF_HOST_STORAGE:
+            if option in positions and values[option] is not None:
+                needs = "hicache_storage_backend"
+                raise refuse(option, f"has an effect only with {needs}; remove it, or set that")
     if values["scheduler"] != SGLANG:
         raise refuse(
             asked,

@@ -1,10 +1,12 @@
 """The host pool of SGLang's hierarchical cache (HiCache) of a group, and what its copies take."""
 
+from typing import TypeVar
+
 from llmsim import _native
 from llmsim.config import Deployment, Group
-from llmsim.config.deployment import MemorySpec
-from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
-from llmsim.config.engine.options import HICACHE_WRITE_POLICIES
+from llmsim.config.deployment import MemorySpec, StorageSpec
+from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
+from llmsim.config.engine.options import HICACHE_PREFETCH_POLICIES, HICACHE_WRITE_POLICIES
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.core import PS_PER_S
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
@@ -19,7 +21,16 @@ DEFAULT_SHARE = 0.8 * 0.95
 """Of the rest, what pools of the default ratio take: hicache_host_memory_fraction, and a slack
 (mem_cache/hicache_auto_size.py).
 """
+DEFAULT_THRESHOLD = 256
+"""Tokens. Source, as of the next four: SGLang 0.5.23, HybridCacheController's
+parse_storage_backend_extra_config and arg_groups/fields/memory.py.
+"""
+DEFAULT_TIMEOUT_S = 1.0
+DEFAULT_TIMEOUT_PER_KI_TOKEN_S = 0.25
+DEFAULT_RETRY_PASSES = 8
+DEFAULT_RETRIES = 8
 GB = 10**9
+_T = TypeVar("_T")
 MOST_PAGES = (1 << 31) - 1
 """The native pool numbers its pages with 32 bits."""
 
@@ -66,7 +77,57 @@ def host_cache(
     native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
     native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
     native.layers = model.num_layers
+    if engine.hicache_storage_backend is not None:
+        native.storage = _storage(group, deployment, ranks, token_bytes)
     return native
+
+
+def _storage(
+    group: Group, deployment: Deployment, ranks: int, token_bytes: int
+) -> "_native.HostStorageConfig":
+    """What each of the node's `ranks` has of the storage behind the host pools: an equal share of
+    its bandwidths and of its bytes, which its files fill as with SGLang's max_size.
+    """
+    engine = group.engine
+    spec = _storage_of(group, deployment)
+    native = _native.HostStorageConfig()
+    native.prefetch_threshold = _or(engine.hicache_prefetch_threshold, DEFAULT_THRESHOLD)
+    policy = engine.hicache_storage_prefetch_policy or HICACHE_PREFETCH_POLICIES[0]
+    native.prefetch = PREFETCHES[policy]
+    base_s = _or(engine.hicache_prefetch_timeout_base, DEFAULT_TIMEOUT_S)
+    per_ki_s = _or(engine.hicache_prefetch_timeout_per_ki_token, DEFAULT_TIMEOUT_PER_KI_TOKEN_S)
+    native.timeout_ps = round(base_s * PS_PER_S)
+    native.timeout_per_page_ps = round(per_ki_s * PS_PER_S * engine.block_size / 1024)
+    native.retry_passes = _or(
+        engine.hicache_storage_prefetch_retry_poll_interval, DEFAULT_RETRY_PASSES
+    )
+    native.most_retries = _or(engine.hicache_storage_prefetch_retry_max_attempts, DEFAULT_RETRIES)
+    native.query_latency_ps = native.read_latency_ps = spec.read_latency_ps
+    native.write_latency_ps = spec.write_latency_ps
+    native.read_ps_per_token = -(-token_bytes * PS_PER_S * ranks // spec.read_bytes_per_s)
+    native.write_ps_per_token = -(-token_bytes * PS_PER_S * ranks // spec.write_bytes_per_s)
+    native.page_bytes = token_bytes * engine.block_size
+    native.capacity_bytes = spec.capacity_bytes // ranks
+    if native.capacity_bytes < native.page_bytes:
+        raise InfeasibleError(
+            f"the storage of nodes[{group.node}] has {native.capacity_bytes} B for each of its "
+            f"{ranks} devices, and a page of HiCache takes {native.page_bytes} B; give it more"
+        )
+    return native
+
+
+def _or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _storage_of(group: Group, deployment: Deployment) -> StorageSpec:
+    spec = deployment.nodes[group.node].storage or deployment.storage
+    if spec is None:
+        raise InputError(
+            f"hicache_storage_backend is {group.engine.hicache_storage_backend}, but neither "
+            f"nodes[{group.node}] nor the cluster has a storage, which holds the files; give it one"
+        )
+    return spec
 
 
 def _host_memory(group: Group, deployment: Deployment) -> MemorySpec:
@@ -117,6 +178,12 @@ def _host_tokens(
 
 
 def _refuse(group: Group, model: ModelConfig) -> None:
+    if group.engine.hicache_storage_backend is not None and group.pd_type is not None:
+        raise NotYetError(
+            f"hicache_storage_backend is {group.engine.hicache_storage_backend}, and HiCache's "
+            f"storage with the role {group.pd_type} (pd_type) does not run in this version; remove "
+            "one of them"
+        )
     for what, there in (
         ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
         ("pipeline stages (pp_size)", group.pp > 1),

@@ -47,6 +47,12 @@ class Stalled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The engine that is simulated would end with an error for lack of KV memory.
+class OutOfKvMemory : public Stalled {
+ public:
+  using Stalled::Stalled;
+};
+
 // An invariant does not hold; the text begins with its number.
 class Violated : public std::logic_error {
  public:

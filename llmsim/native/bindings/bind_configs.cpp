@@ -246,6 +246,27 @@ void bind_host_cache(nb::module_& m) {
       .value("THROUGH", HostCacheWrite::kThrough)
       .value("THROUGH_SELECTIVE", HostCacheWrite::kThroughSelective)
       .value("BACK", HostCacheWrite::kBack);
+  nb::enum_<StoragePrefetch>(m, "StoragePrefetch")
+      .value("BEST_EFFORT", StoragePrefetch::kBestEffort)
+      .value("WAIT_COMPLETE", StoragePrefetch::kWaitComplete)
+      .value("TIMEOUT", StoragePrefetch::kTimeout);
+  nb::class_<HostStorageConfig>(m, "HostStorageConfig", "Storage behind a pool in host memory.")
+      .def(nb::init<>())
+      .def_rw("prefetch_threshold", &HostStorageConfig::prefetch_threshold,
+              "Tokens; fewer are not looked for. 0: there is no storage.")
+      .def_rw("prefetch", &HostStorageConfig::prefetch)
+      .def_rw("timeout_ps", &HostStorageConfig::timeout)
+      .def_rw("timeout_per_page_ps", &HostStorageConfig::timeout_per_page)
+      .def_rw("retry_passes", &HostStorageConfig::retry_passes,
+              "0: nobody looks again for what was not there.")
+      .def_rw("most_retries", &HostStorageConfig::most_retries)
+      .def_rw("query_latency_ps", &HostStorageConfig::query_latency)
+      .def_rw("read_latency_ps", &HostStorageConfig::read_latency)
+      .def_rw("write_latency_ps", &HostStorageConfig::write_latency)
+      .def_rw("read_ps_per_token", &HostStorageConfig::read_ps_per_token)
+      .def_rw("write_ps_per_token", &HostStorageConfig::write_ps_per_token)
+      .def_rw("capacity_bytes", &HostStorageConfig::capacity_bytes, "0: everything fits.")
+      .def_rw("page_bytes", &HostStorageConfig::page_bytes);
   nb::class_<HostCacheConfig>(m, "HostCacheConfig",
                               "Pages of KV in host memory below a scheduler's prefix cache.")
       .def(nb::init<>())
@@ -257,7 +278,8 @@ void bind_host_cache(nb::module_& m) {
       .def_rw("write_ps_per_token", &HostCacheConfig::write_ps_per_token)
       .def_rw("load_ps_per_token", &HostCacheConfig::load_ps_per_token)
       .def_rw("layers", &HostCacheConfig::layers,
-              "Layers that are loaded one by one, while the step computes those before.");
+              "Layers that are loaded one by one, while the step computes those before.")
+      .def_rw("storage", &HostCacheConfig::storage);
 }
 
 void bind_sessions(nb::module_& m) {

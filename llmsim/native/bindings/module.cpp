@@ -127,7 +127,8 @@ void bind_simulation(nb::module_& m) {
   m.def("column_types", &column_types,
         "The numpy type of every column that the core fills, by table and column.");
   nb::exception<Circular>(m, "Circular", PyExc_RuntimeError);
-  nb::exception<Stalled>(m, "Stalled", PyExc_RuntimeError);
+  const nb::exception<Stalled> stalled(m, "Stalled", PyExc_RuntimeError);
+  nb::exception<OutOfKvMemory>(m, "OutOfKvMemory", stalled.ptr());
   nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
   simulation

@@ -96,6 +96,28 @@ RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
   return above;
 }
 
+// A node of a request's pages behind another node, whose leaves nobody has entered yet.
+RadixTree::NodeId RadixTree::grow(NodeId parent, RequestId request, std::int32_t first,
+                                  std::int32_t end) {
+  const PageKeys::Of keys = keys_.of(request);
+  const NodeId id = create();
+  leave(parent);
+  Node& node = nodes_[at(id)];
+  node.owner = request;
+  node.first = first;
+  node.length = end - first;
+  node.parent = parent;
+  node.branch = branches_++;
+  const std::int32_t shareable = std::min(end, keys.shareable());
+  for (std::int32_t page = first; page < shareable; ++page) {
+    node.keys.push_back(keys[page]);
+    if (log_ != nullptr) log_->added(keys[page]);
+  }
+  by_first_[key_at(node, first)] = id;
+  ++nodes_[at(parent)].children;
+  return id;
+}
+
 RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
   if (pages <= 0) return {kRoot, 0};
   const PageKeys::Of keys = keys_.of(request);
@@ -153,21 +175,8 @@ RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::i
     found = {next, end};
   }
   if (found.pages == pages) return found;
-  const NodeId id = create();
-  leave(found.node);
-  Node& node = nodes_[at(id)];
-  node.owner = request;
-  node.first = found.pages;
-  node.length = pages - found.pages;
-  node.parent = found.node;
-  node.branch = branches_++;
-  const std::int32_t shareable = std::min(pages, keys.shareable());
-  for (std::int32_t page = node.first; page < shareable; ++page) {
-    node.keys.push_back(keys[page]);
-    if (log_ != nullptr) log_->added(keys[page]);
-  }
-  by_first_[key_at(node, node.first)] = id;
-  ++nodes_[at(found.node)].children;
+  const NodeId id = grow(found.node, request, found.pages, pages);
+  const Node& node = nodes_[at(id)];
   ++nodes_[at(found.node)].device_children;
   evictable_ += node.length;
   held_ += node.length;

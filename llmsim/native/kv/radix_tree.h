@@ -69,6 +69,8 @@ class RadixTree {
   // The least recently used leaf of those on the device, kRoot where every leaf is locked; and of
   // those in host memory alone. The pages of a leaf on the device have none below them there.
   NodeId device_victim() const { return leaves_.empty() ? kRoot : leaves_.begin()->second; }
+  // Likewise, of those that are not spared.
+  NodeId device_victim(std::span<const NodeId> spared) const;
   NodeId host_victim() const { return host_leaves_.empty() ? kRoot : host_leaves_.begin()->second; }
   std::int32_t pages_of(NodeId node) const { return nodes_[at(node)].length; }
   NodeId parent_of(NodeId node) const { return nodes_[at(node)].parent; }
@@ -97,6 +99,13 @@ class RadixTree {
   void remove(NodeId node);
   // Nodes below this one, the deepest last.
   std::vector<NodeId> below(NodeId node) const;
+  // The names of a node's pages.
+  std::vector<Key> page_keys(NodeId node) const;
+  // Pages of a request from `first` up to `end` have come to host memory, behind those of `anchor`.
+  // Pages that are there make copies on the device alone whole, if `fills`; returns how many pages
+  // found another copy on the host instead (without `fills`: any copy), which are nobody's.
+  std::int32_t graft(NodeId anchor, RequestId request, std::int32_t first, std::int32_t end,
+                     bool fills);
   HostPin pin_host(NodeId node, bool even_without_copy);
   void unpin_host(const HostPin& pin, bool even_without_copy);
   // Nodes with pages on both sides, the first to become so first; some may have ceased to be.
@@ -137,6 +146,7 @@ class RadixTree {
   NodeId child(const PageKeys::Of& keys, std::int32_t page) const;
   NodeId create();
   NodeId split(NodeId node, std::int32_t length);
+  NodeId grow(NodeId parent, RequestId request, std::int32_t first, std::int32_t end);
   void use(NodeId node, double when);
   double tick() { return clock_++; }
   bool device_leaf(NodeId node) const {

@@ -18,6 +18,12 @@ void RadixTree::drop_host_copy(NodeId id) {
   host_held_ -= node.length;
 }
 
+RadixTree::NodeId RadixTree::device_victim(std::span<const NodeId> spared) const {
+  for (const auto& [used, leaf] : leaves_)
+    if (std::ranges::find(spared, leaf) == spared.end()) return leaf;
+  return kRoot;
+}
+
 void RadixTree::leave_device(NodeId id) {
   leave(id);
   Node& node = nodes_[at(id)];
@@ -51,6 +57,44 @@ std::vector<RadixTree::NodeId> RadixTree::below(NodeId node) const {
   }
   std::ranges::sort(found, {}, [this](NodeId id) { return nodes_[at(id)].first; });
   return found;
+}
+
+std::vector<Key> RadixTree::page_keys(NodeId id) const {
+  const Node& node = nodes_[at(id)];
+  std::vector<Key> keys;
+  for (std::int32_t page = node.first; page < node.first + node.length; ++page)
+    keys.push_back(key_at(node, page));
+  return keys;
+}
+
+std::int32_t RadixTree::graft(NodeId anchor, RequestId request, std::int32_t first,
+                              std::int32_t end, bool fills) {
+  use(anchor, tick());
+  const PageKeys::Of keys = keys_.of(request);
+  NodeId above = anchor;
+  std::int32_t reached = first, there = 0;
+  while (reached < end) {
+    NodeId next = child(keys, reached);
+    if (next == kRoot) break;
+    use(next, tick());
+    const std::int32_t equal = common(nodes_[at(next)], keys, end);
+    if (equal < nodes_[at(next)].length) next = split(next, equal);
+    reached += equal;
+    above = next;
+    if (!fills || nodes_[at(next)].on_host) {
+      there += equal;
+    } else {
+      add_host_copy(next);
+      note_duplicate(next);
+    }
+  }
+  if (reached == end) return there;
+  const NodeId id = grow(above, request, reached, end);
+  nodes_[at(id)].on_device = false;
+  add_host_copy(id);
+  enter(id);
+  enter(above);
+  return there;
 }
 
 RadixTree::HostPin RadixTree::pin_host(NodeId id, bool even_without_copy) {

@@ -132,6 +132,32 @@ def test_a_request_that_is_alone_beside_copies_is_computed_again() -> None:
     assert_nothing_is_lost(sim, 151, requests)
 
 
+def sharing(
+    requests: list[tuple[int, int, int]],
+    cache: Any,
+    tokens: int,
+    page: int,
+    depth: int,
+    shared: int,
+) -> Options:
+    """A small pool of so many tokens, and so many prompts and one more that requests share."""
+    keys = [
+        [(i % (shared + 1)) * 1000 + j + 1 for j in range(n)]
+        for i, (_, n, _) in enumerate(requests)
+    ]
+    return Options(
+        "sglang",
+        block_size=page,
+        blocks=tokens // page + 1,
+        caching=True,
+        keys=keys,
+        depth=depth,
+        max_seqs=6,
+        budget=64,
+        extra={"host_cache": cache, "sglang_new_tokens": 8},
+    )
+
+
 @settings(max_examples=80)
 @given(
     requests_strategy,
@@ -161,21 +187,7 @@ def test_nothing_is_lost(
         load_ps_per_token=token_ps,
         layers=4,
     )
-    keys = [
-        [(i % (shared + 1)) * 1000 + j + 1 for j in range(n)]
-        for i, (_, n, _) in enumerate(requests)
-    ]
-    options = Options(
-        "sglang",
-        block_size=page,
-        blocks=tokens // page + 1,
-        caching=True,
-        keys=keys,
-        depth=depth,
-        max_seqs=6,
-        budget=64,
-        extra={"host_cache": cache, "sglang_new_tokens": 8},
-    )
+    options = sharing(requests, cache, tokens, page, depth, shared)
     sim = run(requests, options)  # type: ignore[arg-type]
     assert_nothing_is_lost(sim, options.blocks, requests)
 

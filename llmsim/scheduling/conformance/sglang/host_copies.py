@@ -36,6 +36,8 @@ class Copies:
     """In place of SGLang's `L2TransferEngine`, once the clock is set."""
 
     clock: Clock
+    storage: Any = None
+    """Behind the host; None: there is none."""
 
     def __init__(self, token_ps: int) -> None:
         self._token_ps = token_ps

@@ -19,7 +19,13 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
-from llmsim.scheduling.conformance.sglang import dp_ranks, drafts, host_copies, roles
+from llmsim.scheduling.conformance.sglang import (
+    dp_ranks,
+    drafts,
+    host_copies,
+    host_storage,
+    roles,
+)
 from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
@@ -28,6 +34,7 @@ _PER_REQUEST = 100_000
 _NO_LIMIT = 1 << 20
 """Tokens that a request asks for whose answer ends with a stop token."""
 _PS_PER_US = 1_000_000
+_MOST_IDLE_WITH_STORAGE = 100_000
 _FLAGS = (
     "enable_mixed_chunk",
     "disable_overlap_schedule",
@@ -72,7 +79,7 @@ def server_arguments(config: Case, model: str) -> list[str]:
     }
     if config.get("pp_size", 1) > 1:
         arguments["--pp-max-micro-batch-size"] = config["max_running_requests"] // config["pp_size"]
-    flags = host_copies.arguments(config)
+    flags = [*host_copies.arguments(config), *host_storage.arguments(config)]
     flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
     flags += [*roles.arguments(config), *dp_ranks.arguments(config)]
     if config["enable_priority_scheduling"]:
@@ -99,6 +106,8 @@ def their_steps(case: Case) -> Iterator[Case]:
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
         copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
+        if case["config"].get("hicache_storage_backend") is not None:
+            copies.storage = host_storage.use_stand_in(case["config"])
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder), case["config"]["context_length"])
         together = dp_ranks.meeting_point(case)
@@ -162,8 +171,12 @@ class Loop:
     ) -> None:
         self._scheduler = scheduler
         self._copies = copies
+        self._storage = copies.storage if copies is not None else None
         if copies is not None:
             copies.clock = self
+        if self._storage is not None:
+            self._storage.use(scheduler.tree_cache, self)
+            self._most_idle = _MOST_IDLE_WITH_STORAGE
         arrivals = self._arrivals_of(case)
         self._order = sorted(range(len(arrivals)), key=arrivals.__getitem__)
         """Rows of the simulation, in order of arrival here."""
@@ -262,7 +275,16 @@ class Loop:
             times.append(self._arrival_ps[self._arrived])
         if self._copies is not None:
             times += [end for end in [self._copies.next_end_ps()] if end is not None]
+        if self._storage is not None:
+            times += [at for at in [self._storage.next_ps()] if at is not None]
+            times += [at for at in self._patience_ends() if at > self.now_ps]
         return times
+
+    def _patience_ends(self) -> Iterator[int]:
+        """When clients of arrived requests give up that have not yet."""
+        for index, request in enumerate(self._requests[: self._arrived]):
+            if index not in self._given_up and "cancel_after" in request:
+                yield _ps(request["arrival"]) + _ps(request["cancel_after"])
 
     def _waiting(self) -> int:
         return len(self._scheduler.waiting_queue)
@@ -292,6 +314,8 @@ class Loop:
     def _arrive(self) -> None:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
 
+        if self._storage is not None:
+            self._storage.advance(self.now_ps)
         if not self._receives():
             return
         arrived = []

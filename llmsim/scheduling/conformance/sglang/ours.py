@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim import _native
-from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
+from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import (
@@ -29,6 +29,10 @@ ROLES = {
     "prefill": _native.Role.PREFILL,
     "decode": _native.Role.DECODE,
 }
+STORAGE_PS = 300 * PS_PER_US + 1
+"""Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
+"""
+STORAGE_PAGE_BYTES = 1000
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -90,8 +94,8 @@ def our_steps(case: Case) -> list[Case]:
 
 
 class OurRun(Struct, frozen=True):
-    """Our steps of a case, and its servers as cases of their own: each with the times that the
-    others' steps give it.
+    """Our steps of a case, up to where SGLang ends for lack of memory, and its servers as cases of
+    their own: each with the times that the others' steps give it.
     """
 
     steps: list[Case]
@@ -102,9 +106,11 @@ def our_run(case: Case) -> OurRun:
     """Runs a case; raises what the loop says where nobody runs what is left."""
     sides = _sides(case)
     ran = run_simulation(case, _simulation(case, sides), [index for index, _ in sides])
-    if ran.stalled is not None:
+    if ran.stalled is not None and not isinstance(ran.stalled, _native.OutOfKvMemory):
         raise ran.stalled
     steps = [step for group in ran.groups for step in group]
+    if ran.stalled is not None:
+        steps = [step for step in steps if step["end_ps"] >= 0] + [{"failed": str(ran.stalled)}]
     if case["config"].get("disaggregation_mode") not in HANDED_OVER:
         return OurRun(steps, [case])
     landed = ran.transfers["kv_landed_ps"].tolist()
@@ -191,4 +197,21 @@ def _host_cache(config: Case) -> "_native.HostCacheConfig":
     native.write = HOST_WRITES[config["hicache_write_policy"]]
     native.copy_latency_ps = COPY_PS
     native.write_ps_per_token = native.load_ps_per_token = config["hicache_copy_ps"]
+    if config.get("hicache_storage_backend") is not None:
+        native.storage = _host_storage(config)
+    return native
+
+
+def _host_storage(config: Case) -> "_native.HostStorageConfig":
+    native = _native.HostStorageConfig()
+    native.prefetch_threshold = config["prefetch_threshold"]
+    native.prefetch = PREFETCHES[config["hicache_storage_prefetch_policy"]]
+    native.timeout_ps = config["storage_timeout_ps"]
+    native.timeout_per_page_ps = config["storage_timeout_per_page_ps"]
+    native.retry_passes = config["hicache_storage_prefetch_retry_poll_interval"]
+    native.most_retries = config["hicache_storage_prefetch_retry_max_attempts"]
+    native.query_latency_ps = native.read_latency_ps = native.write_latency_ps = STORAGE_PS
+    native.read_ps_per_token = native.write_ps_per_token = config["storage_ps"]
+    native.capacity_bytes = config["storage_pages"] * STORAGE_PAGE_BYTES
+    native.page_bytes = STORAGE_PAGE_BYTES
     return native

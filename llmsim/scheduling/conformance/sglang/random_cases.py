@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.config.engine.options import HICACHE_WRITE_POLICIES, SGLANG_BY_PRIORITY, SGLANG_POLICIES
+from llmsim.config.engine.options import (
+    HICACHE_PREFETCH_POLICIES,
+    HICACHE_WRITE_POLICIES,
+    SGLANG_BY_PRIORITY,
+    SGLANG_POLICIES,
+)
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
 from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR
@@ -33,12 +38,16 @@ def random_case(seed: int, requests: int) -> Case:
     if not plays_role and "dp_size" not in config:
         _receiving(np.random.default_rng([seed, 47]), config)
     _queue_order(np.random.default_rng([seed, 53]), config)
+    _host_storage(np.random.default_rng([seed, 59]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
         _name_by_arrival(case)
+    stored = "hicache_storage_backend" in config
     if config.get("enable_hierarchical_cache", False):
-        _ask_again(np.random.default_rng([seed, 37]), case["requests"], longest - 8)
+        share = 0.8 if stored else 0.5
+        _ask_again(np.random.default_rng([seed, 37]), case["requests"], longest - 8, share)
+        _stretch(np.random.default_rng([seed, 67]), case["requests"], [1, 3, 10] if stored else [1])
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
         sign = -1 if config["schedule_low_priority_values_first"] else 1
         for i, request in enumerate(case["requests"]):
@@ -56,8 +65,10 @@ def random_case(seed: int, requests: int) -> Case:
     least = min(most, longest) + 3 * page + 8 + ahead
     if config.get("disaggregation_mode") in HANDED_OVER:
         least += config["num_reserved_decode_tokens"] + page
-    tokens = int(least * float(rng.choice([1, 1.2, 2, 4, 20])))
-    config["max_total_tokens"] = -(-tokens // page) * page
+    factor = float(rng.choice([1, 1.2, 2, 4, 20]))
+    if stored:  # what is asked again has left device and host
+        factor = float(np.random.default_rng([seed, 61]).choice([1, 1.2, 2]))
+    config["max_total_tokens"] = -(-int(least * factor) // page) * page
     most_running = config["max_total_tokens"] // 2  # as SGLang bounds it
     least_running = config.get("pp_size", 1)  # one of each stage
     config["max_running_requests"] = min(
@@ -101,6 +112,26 @@ def _host_cache(rng: np.random.Generator, config: Case) -> None:
         "hicache_ratio": float(rng.choice([0.3, 1, 2, 8])),
         "hicache_write_policy": str(rng.choice(HICACHE_WRITE_POLICIES)),
         "hicache_copy_ps": int(rng.choice([100_000, 2_000_000, 50_000_000])),
+    }
+
+
+def _host_storage(rng: np.random.Generator, config: Case) -> None:
+    """Adds storage behind the host pool to two thirds of the cases that can have it."""
+    hosted = config.get("enable_hierarchical_cache", False)
+    if rng.random() < 1 / 3 or not hosted or "disaggregation_mode" in config:
+        return
+    us = 1_000_000
+    config |= {
+        "hicache_ratio": float(rng.choice([0.3, 0.6, 1, 1.5])),
+        "hicache_storage_backend": "file",
+        "hicache_storage_prefetch_policy": str(rng.choice(HICACHE_PREFETCH_POLICIES)),
+        "hicache_storage_prefetch_retry_poll_interval": int(rng.choice([8, 1, 3, 0])),
+        "hicache_storage_prefetch_retry_max_attempts": int(rng.choice([8, 1, 2, 0])),
+        "prefetch_threshold": int(rng.choice([256, 1, 1, 16, 64])),
+        "storage_ps": int(rng.choice([1, 10, 100])) * us // 100 + 7,
+        "storage_pages": 0 if rng.random() < 1 / 2 else int(rng.choice([50, 500, 5000])),
+        "storage_timeout_ps": int(rng.choice([1, 1_000, 100_000, 1_000_000])) * us + 3,
+        "storage_timeout_per_page_ps": int(rng.choice([0, 1, 100])) * us,
     }
 
 
@@ -164,14 +195,21 @@ def _name_by_arrival(case: Case) -> None:
         case["requests"][index]["id"] = f"r{row:05d}"
 
 
-def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int) -> None:
-    """Half of the requests have the prompt of an earlier one, which may have left the device."""
+def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int, share: float) -> None:
+    """Some requests have the prompt of an earlier one, which may have left the device."""
     for i in range(1, len(requests)):
-        if rng.random() < 1 / 2:
+        if rng.random() < share:
             request = requests[i]
             request["segments"] = requests[int(rng.integers(i))]["segments"]
             room = longest - sum(length for _, length in request["segments"])
             request["output_len"] = min(request["output_len"], room)
+
+
+def _stretch(rng: np.random.Generator, requests: list[Case], factors: list[int]) -> None:
+    """Requests come later, so that what they ask for has been written before."""
+    factor = int(rng.choice(factors))
+    for request in requests:
+        request["arrival"] = round(request["arrival"] * factor, 6)
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:

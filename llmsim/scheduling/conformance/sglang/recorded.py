@@ -66,6 +66,15 @@ class _Config(msgspec.Struct):
         "write_through"
     )
     hicache_copy_ps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    hicache_storage_backend: Literal["file"] | None = None
+    hicache_storage_prefetch_policy: Literal["timeout", "wait_complete", "best_effort"] = "timeout"
+    hicache_storage_prefetch_retry_poll_interval: Annotated[int, Meta(ge=0, le=1 << 20)] = 8
+    hicache_storage_prefetch_retry_max_attempts: Annotated[int, Meta(ge=0, le=1 << 20)] = 8
+    prefetch_threshold: _Positive = 256
+    storage_ps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    storage_pages: _Count = 0
+    storage_timeout_ps: _Ps = 0
+    storage_timeout_per_page_ps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 class _Request(msgspec.Struct):

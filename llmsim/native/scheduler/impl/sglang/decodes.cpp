@@ -95,7 +95,7 @@ void Sglang::retract() {
       held_[at(request)].entry = entries_++;
       takeover_->retracted(request);
     } else {
-      enter_queue(request);
+      enter_queue(request, /*retracted=*/true);
     }
   }
 }

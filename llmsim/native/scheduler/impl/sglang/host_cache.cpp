@@ -18,12 +18,21 @@ SglangHostCache::SglangHostCache(const HostCacheConfig& config, std::int32_t pag
       page_size_(page_size),
       tree_(tree),
       make_room_(std::move(make_room)),
-      free_(config.pages),
+      pages_{config.pages, config.pages},
       writes_(config.copy_latency, config.write_ps_per_token),
       loads_(config.copy_latency, config.load_ps_per_token),
       counters_(counters) {
   if (config.layers < 1) throw std::invalid_argument("a host cache has at least one layer");
   tree_.report_hits_to(this);
+  if (!config.storage.on()) return;
+  const auto evict = [this](std::int32_t pages) { evict_host(pages); };
+  storage_ = std::make_unique<SglangStorage>(config.storage, page_size, back(), tree, pages_, evict,
+                                             counters);
+}
+
+void SglangHostCache::begin_pass(Ps now) {
+  now_ = now;
+  if (storage_) storage_->begin_pass(now);
 }
 
 void SglangHostCache::poll(Ps now) {
@@ -36,6 +45,7 @@ void SglangHostCache::poll(Ps now) {
     for (const Load& load : loading_.front().loads) end_load(load);
     loading_.pop_front();
   }
+  if (storage_) storage_->drain();
 }
 
 void SglangHostCache::flush(Ps now) {
@@ -57,6 +67,7 @@ Ps SglangHostCache::next_copy() const {
   Ps next = std::numeric_limits<Ps>::max();
   if (!writing_.empty()) next = std::min(next, writing_.front().end);
   if (!loading_.empty()) next = std::min(next, loading_.front().end);
+  if (storage_) next = std::min(next, storage_->next(now_));
   return next;
 }
 
@@ -79,11 +90,11 @@ void SglangHostCache::write_with_ancestors(NodeId node) {
 
 bool SglangHostCache::write(NodeId node) {
   const std::int32_t pages = tree_.pages_of(node);
-  if (free_ < pages) {
-    const auto missing = static_cast<std::int32_t>(pages - free_);
+  if (pages_.free < pages) {
+    const auto missing = static_cast<std::int32_t>(pages - pages_.free);
     if (evict_host(missing) < missing) return false;
   }
-  free_ -= pages;
+  pages_.free -= pages;
   tree_.add_host_copy(node);
   tree_.set_writing(node, node);
   asked_writes_.push_back(node);
@@ -104,6 +115,8 @@ void SglangHostCache::end_writes(const Writes& writes) {
       tree_.note_duplicate(pieces[i]);
     }
     if (!back()) tree_.unlock(node);
+    for (std::size_t i = pieces.size(); storage_ && i-- > 0;)
+      storage_->write(pieces[i], std::max(now_, blocked_));
   }
 }
 
@@ -118,17 +131,22 @@ void SglangHostCache::end_load(const Load& load) {
 }
 
 std::int32_t SglangHostCache::evict() {
-  const NodeId node = tree_.device_victim();
-  if (node == RadixTree::kRoot) return 0;
-  const std::int32_t pages = tree_.pages_of(node);
-  if (tree_.on_host(node) || (back() && write_and_wait(node))) {
-    tree_.leave_device(node);
-    return pages;
+  while (true) {
+    const NodeId node = tree_.device_victim(declined_);
+    if (node == RadixTree::kRoot) return 0;
+    const std::int32_t pages = tree_.pages_of(node);
+    if (tree_.on_host(node) || (back() && write_and_wait(node))) {
+      tree_.leave_device(node);
+      return pages;
+    }
+    if (!back()) {
+      counters_.dropped += std::int64_t{pages} * page_size_;
+      tree_.remove(node);
+      return pages;
+    }
+    if (drop(node)) return pages;
+    declined_.push_back(node);
   }
-  if (back()) return drop(node) ? pages : 0;
-  counters_.dropped += std::int64_t{pages} * page_size_;
-  tree_.remove(node);
-  return pages;
 }
 
 bool SglangHostCache::write_and_wait(NodeId node) {
@@ -147,7 +165,7 @@ bool SglangHostCache::drop(NodeId node) {
   };
   if (in_use(node) || std::ranges::any_of(below, in_use)) return false;
   for (std::size_t i = below.size(); i-- > 0;) {
-    free_ += tree_.pages_of(below[i]);
+    pages_.free += tree_.pages_of(below[i]);
     tree_.remove(below[i]);
   }
   counters_.dropped += std::int64_t{tree_.pages_of(node)} * page_size_;
@@ -161,7 +179,7 @@ std::int32_t SglangHostCache::evict_host(std::int32_t pages) {
     const NodeId node = tree_.host_victim();
     if (node == RadixTree::kRoot) break;
     freed += tree_.pages_of(node);
-    free_ += tree_.pages_of(node);
+    pages_.free += tree_.pages_of(node);
     counters_.evicted += std::int64_t{tree_.pages_of(node)} * page_size_;
     tree_.remove(node);
   }
@@ -186,7 +204,7 @@ std::int32_t SglangHostCache::drop_duplicates(std::int32_t pages) {
         continue;
       tree_.drop_host_copy(node);
       freed += tree_.pages_of(node);
-      free_ += tree_.pages_of(node);
+      pages_.free += tree_.pages_of(node);
       none_any_more.push_back(node);
     }
   }

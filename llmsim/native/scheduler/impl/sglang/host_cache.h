@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/types.h"
@@ -21,6 +22,7 @@
 #include "program/batch.h"
 #include "scheduler/abilities.h"
 #include "scheduler/host_cache_config.h"
+#include "scheduler/impl/sglang/storage.h"
 
 namespace llmsim {
 
@@ -50,6 +52,8 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   SglangHostCache(const HostCacheConfig& config, std::int32_t page_size, RadixTree& tree,
                   MakeRoom make_room, HostCacheCounters& counters);
 
+  // A pass of the scheduler begins, before anything is asked for.
+  void begin_pass(Ps now);
   // Ends the copies that have ended, and begins those that are asked for.
   void poll(Ps now);
   // Begins the writes that are asked for.
@@ -61,8 +65,9 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   Ps blocked_until() const { return blocked_; }
 
   // Removes the least recently used leaf of the device; its pages are free then: returns how many,
-  // 0 where no leaf can go.
+  // 0 where no leaf can go. Leaves that could not go are spared until a new walk begins.
   std::int32_t evict();
+  void begin_walk() { declined_.clear(); }
   // Brings the pages from a node up to the first one on the device back there; returns how many,
   // 0 where they are too few, or find no room.
   std::int32_t load_back(RadixTree::NodeId node);
@@ -72,9 +77,18 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   void hit(RadixTree::NodeId node) override;
   void device_runs_until(Ps end) override { device_busy_ = end; }
   Ps next_copy() const override;
+  Ps now() const { return now_; }
   // When all copies that have begun are over.
   Ps last_copy() const { return std::max(writes_.ends(), loads_.ends()); }
-  bool consistent() const { return free_ + tree_.host_held() == config_.pages; }
+  // Whether the last pass left no copy under way, and nothing that is written to storage.
+  bool settled() const {
+    return writing_.empty() && loading_.empty() && (!storage_ || !storage_->writes());
+  }
+  SglangStorage* storage() { return storage_.get(); }  // null: there is none
+  bool consistent() const {
+    const std::int64_t held = storage_ ? storage_->held() : 0;
+    return pages_.free + tree_.host_held() + held == pages_.all;
+  }
 
  private:
   using NodeId = RadixTree::NodeId;
@@ -109,15 +123,17 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   std::int32_t page_size_;
   RadixTree& tree_;
   MakeRoom make_room_;
-  std::int64_t free_;
+  HostPages pages_;
   HostCopies writes_, loads_;
   std::vector<NodeId> asked_writes_;
   std::vector<Load> asked_loads_;
   std::int64_t asked_write_tokens_ = 0, asked_load_tokens_ = 0;
+  std::vector<NodeId> declined_;  // leaves of the device
   std::deque<Writes> writing_;
   std::deque<Loads> loading_;
   Ps now_ = 0, device_busy_ = 0, blocked_ = 0;
   HostCacheCounters& counters_;
+  std::unique_ptr<SglangStorage> storage_;
 };
 
 }  // namespace llmsim

@@ -20,13 +20,17 @@ struct SglangHeld {
   std::int32_t paged = 0;   // the same up to the end of its last page
   // With drafts: tokens whose KV is known to be right, and what steps in flight add to its answer.
   std::int32_t committed = 0, ahead = 0, verifying = 0;
-  std::int32_t kept = 0;       // leading ones that belong to the tree
-  std::int32_t inserted = 0;   // leading ones that it has put there itself, or found there again
-  std::int32_t limit = 0;      // of its answer
-  std::int32_t flight = 0;     // the last batch that it was in
-  std::int32_t filled = 0;     // its tokens when it was last tried
-  std::int32_t matched = 0;    // that the cache held when the queue was ordered
-  std::int64_t entry = 0;      // its place among all who ever joined the queue
+  std::int32_t kept = 0;      // leading ones that belong to the tree
+  std::int32_t inserted = 0;  // leading ones that it has put there itself, or found there again
+  std::int32_t limit = 0;     // of its answer
+  std::int32_t flight = 0;    // the last batch that it was in
+  std::int32_t filled = 0;    // its tokens when it was last tried
+  std::int32_t matched = 0;   // that the cache held when the queue was ordered
+  std::int64_t entry = 0;     // its place among all who ever joined the queue
+  // Times that it looked in storage again, and tokens that the cache held when it last looked
+  // there; -1: it has not.
+  std::int64_t retries = 0;
+  std::int32_t looked_behind = -1;
   std::int64_t joined_at = 0;  // tokens of prompts that had been launched when it last did
   // Of a request whose client gave up: tokens that are not counted as computed again, and whether
   // its next output ends it.
@@ -74,7 +78,8 @@ class SglangMemory {
   RadixTree& tree() { return tree_; }
   const RadixTree& tree() const { return tree_; }
   bool caching() const { return caching_; }
-  SglangHostCache* host() { return host_.get(); }  // null: there is none
+  SglangHostCache* host() { return host_.get(); }                          // null: there is none
+  SglangStorage* storage() { return host_ ? host_->storage() : nullptr; }  // likewise
 
   // Cached leading tokens of a request on the device, of the first `tokens`; its node is in
   // `held.found`.
@@ -93,6 +98,7 @@ class SglangMemory {
   bool load_back(SglangHeld& held);
   // Leaves of the tree leave the device until so many tokens are free, or none can.
   bool make_room(std::int64_t tokens) {
+    if (host_) host_->begin_walk();
     while (available() < tokens) {
       const std::int32_t pages = host_ ? host_->evict() : tree_.evict();
       if (pages == 0) return false;

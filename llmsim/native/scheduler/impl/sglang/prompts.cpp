@@ -1,7 +1,7 @@
 // Steps of prompts: the order of the queue, and who is admitted.
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <unordered_set>
 
@@ -81,22 +81,32 @@ void Sglang::go_on(PromptBudget& budget) {
 }
 
 void Sglang::admit_waiting(PromptBudget& budget) {
-  std::size_t admitted = 0;
+  std::vector<RequestId> left;
   ends_.clear();
-  for (; admitted < waiting_.size(); ++admitted) {
+  std::size_t next = 0;
+  for (; next < waiting_.size(); ++next) {
+    const RequestId request = waiting_[next];
     if (budget.state() == PromptBudget::State::kFull) break;
     std::int64_t rows = memory_.rows();
     for (const RequestId request : chosen_) rows += held_[at(request)].row;
     if (std::ssize(chosen_) >= std::min(places(), rows)) full() = true;
-    if (full() && (!preempts_ || !preempt_for(waiting_[admitted], budget))) break;
+    if (full() && (!preempts_ || !preempt_for(request, budget))) break;
+    if (memory_.storage() != nullptr && !has_prefetched(request)) {
+      left.push_back(request);
+      continue;
+    }
     const std::size_t before = chosen_.size();
-    const PromptBudget::State state = admit(waiting_[admitted], budget);
-    if (state == PromptBudget::State::kGoesOn) continue;
+    const PromptBudget::State state = admit(request, budget);
+    const bool goes_on = state == PromptBudget::State::kGoesOn;
+    if (chosen_.size() > before && memory_.storage() != nullptr)
+      memory_.storage()->admitted(request);
+    if (goes_on) continue;
     if (state == PromptBudget::State::kNoMemory) full() = !chosen_.empty() || !running().empty();
-    admitted += chosen_.size() - before;
+    next += chosen_.size() - before;
     break;
   }
-  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(admitted));
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(next));
+  waiting_.insert(waiting_.begin(), left.begin(), left.end());
 }
 
 // What it needs is counted as when it was last tried, which may be never.
@@ -266,7 +276,8 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
     const bool emits = held.end == known(request);
     run({request, held.end - held.prefix, held.prefix, sequences_[request].epoch, 0, emits}, batch);
   }
-  if (memory_.available() < 0) throw std::runtime_error("a prompt finds no room in the KV cache");
+  if (memory_.available() < 0)
+    throw OutOfKvMemory("a prompt finds no room in the KV cache at " + std::to_string(now) + " ps");
   last().requests = chosen_;
   last().cut = cut_;
 }

@@ -1,6 +1,7 @@
 #include "scheduler/impl/sglang/sglang.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -115,7 +116,7 @@ void Sglang::add(RequestId request) {
   if (config_.output_length_known)
     limit = std::min<std::int64_t>(limit, sequences_.max_tokens(request));
   held_[at(request)].limit = produces() ? 1 : static_cast<std::int32_t>(limit);
-  if (recv_interval_ > 1) {
+  if (recv_interval_ > 1 || memory_.storage() != nullptr) {
     arrived_.push_back(request);
   } else {
     enter(request);
@@ -154,7 +155,12 @@ void Sglang::bootstrap() {
     enter_queue(bootstrapping_.front());
 }
 
-void Sglang::enter_queue(RequestId request) {
+void Sglang::enter_queue(RequestId request, bool retracted) {
+  if (memory_.storage() != nullptr) {
+    if (retracted) held_[at(request)].retries = 0;
+    if (retracted) held_[at(request)].looked_behind = -1;
+    prefetch(request, SglangStorage::kUnknown);
+  }
   held_[at(request)].entry = entries_++;
   held_[at(request)].joined_at = launched_;
   waiting_.push_back(request);
@@ -187,7 +193,9 @@ Gauges Sglang::gauges() const {
   const std::int64_t copied = rows > 0 ? 0 : memory_.tree().held() - memory_.tree().evictable();
   const std::int32_t parked = takeover_ ? takeover_->num_transferring() : 0;
   const std::int32_t taken_over = takeover_ ? takeover_->size() : 0;
-  const auto waiting = static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size());
+  const std::size_t seen_at_once = recv_interval_ == 1 ? arrived_.size() : 0;
+  const auto waiting =
+      static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size() + seen_at_once);
   return {.running = rows - parked,
           .waiting = waiting + taken_over,
           .parked = parked,
@@ -196,8 +204,9 @@ Gauges Sglang::gauges() const {
           .pool = {config_.kv.num_blocks, free + cached, cached}};
 }
 
-// Copies between device and host have to end first.
+// Copies between device and host have to end first; with storage, `pass_idle` knows.
 Ps Sglang::idle_from() {
+  if (memory_.storage() != nullptr) return std::numeric_limits<Ps>::max();
   return memory_.host() == nullptr ? last_output_
                                    : std::max(last_output_, memory_.host()->last_copy());
 }
@@ -214,8 +223,11 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (std::ssize(flights_) == most_flights()) return;
   if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
   ++batches_;
+  if (memory_.storage() != nullptr) pass_idle(now);
+  if (memory_.host() != nullptr) memory_.host()->begin_pass(now);
   if (receives()) receive();
   if (memory_.host() != nullptr) memory_.host()->poll(now);
+  if (memory_.storage() != nullptr) retry_prefetches();
   if (!in_rounds_ && idle_ && now > idle_from()) ratio_ = first_ratio_;
   idle_ = false;
   bootstrap();
@@ -238,6 +250,11 @@ void Sglang::schedule(Ps now, Batch& batch) {
     batch.preempted.swap(preempted_);
     waits_for_copies_ = false;
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
+  }
+  // Whoever waited has given up.
+  if (memory_.storage() != nullptr && batch.empty() && flights_.empty() && !has_requests()) {
+    idle_ = true;
+    last_output_ = now;
   }
   counters_.peak_blocks_used =
       std::max(counters_.peak_blocks_used, static_cast<std::int32_t>(memory_.used_pages()));
@@ -319,7 +336,10 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t prompts = flights_.front().prompts;
   flights_.pop_front();
   // Without requests nobody has asked for a step since the last output, when SGLang would have.
-  if (memory_.host() != nullptr && !has_requests()) memory_.host()->poll(last_output_);
+  if (memory_.host() != nullptr && !has_requests()) {
+    memory_.host()->begin_pass(last_output_);
+    memory_.host()->poll(last_output_);
+  }
   for (std::size_t i = 0; i < prompts; ++i) receive(batch.items[i], /*decodes=*/false, finished);
   receive_decodes(std::span(batch.items).subspan(prompts), finished);
   if (memory_.host() != nullptr) memory_.host()->flush(log_.output_time());
@@ -466,6 +486,7 @@ void Sglang::abort(RequestId request) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
   ++counters_.cancelled;
   settle(request);
+  if (memory_.storage() != nullptr) return aborts_.push_back(request);
   if (std::erase(arrived_, request) > 0) return;
   if (takeover_) return abort_taken_over(request);
   if (recv_interval_ > 1 || !leave_queue(request)) aborts_.push_back(request);
@@ -474,6 +495,7 @@ void Sglang::abort(RequestId request) {
 bool Sglang::leave_queue(RequestId request) {
   if (std::erase(bootstrapping_, request) > 0) return true;
   if (std::erase(waiting_, request) == 0) return false;
+  if (memory_.storage() != nullptr) memory_.storage()->release(request);
   if (produces()) --buffers_;
   return true;
 }

@@ -257,7 +257,19 @@ class Sglang final : public Scheduler,
   std::int64_t most_beside_shorter(std::int64_t left, std::int64_t chunk) const;
   void count_launched(const Batch& batch);
   void order_depth_first();
-  void enter_queue(RequestId request);
+  // With `retracted`, all that it found in storage before is forgotten.
+  void enter_queue(RequestId request, bool retracted = false);
+  // Storage behind the host cache (prefetches.cpp). Looks there for what the cache lacks of a
+  // prompt.
+  void prefetch(RequestId request, std::int32_t stored_end);
+  void prefetch_again(RequestId request, std::int32_t stored_end);
+  // Whether a request of the queue may start now: what storage holds of it has come, or no longer
+  // counts, and nothing else has left the cache since it looked there.
+  bool has_prefetched(RequestId request);
+  bool looks_again_for_lost(RequestId request);
+  void retry_prefetches();
+  // Passes of the scheduler while it had nothing to do.
+  void pass_idle(Ps now);
   void touch_waiting();
   // Steps of decodes.
   // Nobody holds memory, and nobody will in this step.
