@@ -10,6 +10,7 @@ from llmsim.config.engine.args import EngineArgs, Given, resolve_engine
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.sglang_defaults import Server, with_server_defaults
 from llmsim.config.engine.speculative import SpeculativeConfig
+from llmsim.config.errors import InfeasibleError
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 GIB = 1 << 30
@@ -51,6 +52,13 @@ def test_the_share_of_weights_and_kv(
     assert "its rule" in args.origin["gpu_memory_utilization"]
     given = started(release, memory_bytes, given={"gpu_memory_utilization": 0.5}, devices=devices)
     assert given.gpu_memory_utilization == 0.5
+
+
+def test_chunks_that_leave_no_memory_for_weights_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"GiB for chunks of 16,384 tokens .* lower max_num"):
+        started("0.5.10", RTX4090, given={"max_num_batched_tokens": 16_384})
+    stated = {"max_num_batched_tokens": 16_384, "gpu_memory_utilization": 0.8}
+    assert started("0.5.10", RTX4090, given=stated).gpu_memory_utilization == 0.8
 
 
 def test_drafts_and_ranks_of_attention_take_their_part() -> None:

@@ -17,12 +17,14 @@ from llmsim.config.engine.profile import (
     StaticMemory,
     load_profile,
 )
+from llmsim.config.errors import InfeasibleError
 from llmsim.config.units import BYTES_PER_GIB
 
 LARGE_GROUP = 4
 """Devices from which a group's decodes have the larger graphs."""
 DEVICES_OF_A_SERVER = 8
 MIB = 1 << 20
+MIB_PER_GIB = 1 << 10
 
 
 class Server(Struct, frozen=True):
@@ -46,6 +48,7 @@ def with_server_defaults(args: EngineArgs, server: Server) -> EngineArgs:
     """The options once the server is known; those that somebody gave stay as they are.
 
     An engine profile without rules for static memory and for graphs of prompts leaves all as it is.
+    Raises InfeasibleError where the rule leaves no memory for weights.
     """
     profile = load_profile(args.engine_profile)
     args = replace(
@@ -57,7 +60,15 @@ def with_server_defaults(args: EngineArgs, server: Server) -> EngineArgs:
     if rule is None or not args.is_default("gpu_memory_utilization"):
         return args
     memory_mib = server.memory_bytes / MIB
-    share = (memory_mib - _reserved_mib(args, rule, server)) / memory_mib
+    reserved_mib = _reserved_mib(args, rule, server)
+    share = (memory_mib - reserved_mib) / memory_mib
+    if share <= 0:
+        raise InfeasibleError(
+            f"SGLang sets aside {reserved_mib / MIB_PER_GIB:.1f} GiB for chunks of "
+            f"{args.max_num_batched_tokens:,} tokens and for graphs, and {server.hardware} has "
+            f"{memory_mib / MIB_PER_GIB:.1f} GiB; lower max_num_batched_tokens, or state "
+            "gpu_memory_utilization"
+        )
     origin = {**args.origin, "gpu_memory_utilization": f"engine profile {profile.name}, its rule"}
     # `mem_fraction_static`, rounded as SGLang rounds it.
     return replace(args, gpu_memory_utilization=round(share, 3), origin=MappingProxyType(origin))
