@@ -34,7 +34,9 @@ def _sections(name: str, command: Any, engine: set[str]) -> Iterator[str]:
     arguments = [one for one in shown if one.param_type_name == "argument"]
     usage = " ".join([name, *(f"<{one.name}>" for one in arguments)])
     yield f"\n## {name}\n\n{_plain(command.help)}\n\nUsage: `{usage}`\n"
-    rows = [_row(one) for one in shown if not engine & set(one.opts)]
+    taken = {option for one in shown for option in one.opts}
+    elsewhere = engine if engine <= taken else set()  # a command with a few shows them
+    rows = [_row(one) for one in shown if not elsewhere & set(one.opts)]
     if rows:
         yield "\n| option | default | meaning |\n| --- | --- | --- |\n" + "".join(rows)
 

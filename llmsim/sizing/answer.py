@@ -149,7 +149,7 @@ class Answer:
             "devices": one.plan.devices,
             "layout": one.plan.label,
             "architecture": one.plan.architecture,
-            "options": dict(one.plan.engine),
+            "options": dict((*one.plan.server, *one.plan.engine)),
             "ttft_ms": _percentiles(one.run, "ttft"),
             "tpot_ms": _percentiles(one.run, "tpot"),
             "e2el_ms": _percentiles(one.run, "e2el"),
@@ -194,7 +194,7 @@ class Answer:
                     {
                         "device": plan.device,
                         "layout": plan.label,
-                        "options": dict(plan.engine),
+                        "options": dict((*plan.server, *plan.engine)),
                         "tok_s_per_user": _round(speed),
                         "output_tok_s_per_device": _round(tokens),
                         "misses": [label(miss.key) for miss in one.misses],
@@ -322,6 +322,12 @@ def _counted(without_price: Sequence[str]) -> str:
     )
 
 
+def _by(plan: Plan) -> str:
+    """The engine that was asked for."""
+    profile = dict(plan.server).get("engine_profile")
+    return f" with {profile}" if profile else ""
+
+
 def _named(plan: Plan) -> str:
     return f"{plan.devices} {plan.device} as {plan.label}{_in_brackets(dict(plan.engine))}"
 
@@ -339,7 +345,8 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
         spread = f" ({low:,.1f} to {high:,.1f})" if high > low else ""
         figures.append(f"p{percentile:g} {label(name)} {value:,.1f} ms{spread}")
     lines = [
-        f"{_named(best.plan)} serve {question.model} at {load} within {question.targets.text}.",
+        f"{_named(best.plan)} serve {question.model}{_by(best.plan)} at {load} within "
+        f"{question.targets.text}.",
         f"  {', '.join(figures)}",
         f"  {_tokens_per_s(run.output_tok_s)} output tok/s"
         + ("" if price is None else f", {price:,.2f} USD/h")

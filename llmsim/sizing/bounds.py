@@ -16,7 +16,7 @@ from llmsim.lowering.remedies import wider_split
 from llmsim.model import Operator, load_model
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import is_servable
-from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.plan import Option, Plan, Pool, Shape
 from llmsim.sizing.targets import Targets
 
 if TYPE_CHECKING:
@@ -57,13 +57,15 @@ class Pruned:
             self.examples[reason] = f"{plan.device} {plan.label}: {sentence}".rstrip(": ")
 
 
-def fitting_splits(model: str, devices: Sequence[str], most_stages: int) -> dict[str, WiderSplit]:
+def fitting_splits(
+    model: str, devices: Sequence[str], most_stages: int, server: tuple[Option, ...] = ()
+) -> dict[str, WiderSplit]:
     """The smallest instance that holds the model, by device; devices on which none does are left
     out.
     """
     found, options = {}, LoweringOptions()
     for device in devices:
-        deployment = Plan(model, device, (Pool(Shape(), 1),)).deployment()
+        deployment = Plan(model, device, (Pool(Shape(), 1),), server=server).deployment()
         split = wider_split(
             deployment.groups[0],
             lambda group, of=deployment: static_view(group, of, options),  # type: ignore[misc]

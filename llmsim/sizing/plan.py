@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.deployment import AfdRole, Deployment, Group, Node
+from llmsim.config.engine.scheduler_kinds import SGLANG
 
 Option = tuple[str, Any]
 
@@ -142,8 +143,10 @@ class Plan:
     device: str
     pools: tuple[Pool, ...]
     engine: tuple[Option, ...] = ()
-    """Engine options of every instance, in the words of the cluster file."""
+    """Engine options that plans differ in, of every instance, in the words of the cluster file."""
     devices_per_node: int = 8
+    server: tuple[Option, ...] = ()
+    """Options that say which engine serves, such as its profile; empty: vLLM as by default."""
 
     @property
     def devices(self) -> int:
@@ -156,6 +159,11 @@ class Plan:
         if any(pool.shape.ffn for pool in self.pools):
             return "afd"
         return "pd" if any(pool.role for pool in self.pools) else "colocated"
+
+    @property
+    def runs_sglang(self) -> bool:
+        """Whether SGLang serves, and not vLLM."""
+        return ("scheduler", SGLANG) in self.server
 
     @property
     def label(self) -> str:
@@ -176,13 +184,14 @@ class Plan:
             for node, keys in zip(on, self._instances(pool, number), strict=True):
                 nodes.setdefault(node, []).append(keys)
         link = self._link_gb_per_s
+        options = dict((*self.server, *self.engine))
         return {
             "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
             "within a node are the data sheet's; latencies and the link between nodes are "
             "assumptions.",
             "link_bw": [link, link, NODE_LINK_GB_PER_S],
             "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
-            **({"engine": dict(self.engine)} if self.engine else {}),
+            **({"engine": options} if options else {}),
             "nodes": [{"instances": nodes[i]} for i in sorted(nodes)],
         }
 
@@ -192,7 +201,7 @@ class Plan:
 
     def kind_key(self) -> tuple[Any, ...]:
         """What the tables of its groups depend on, beside the groups themselves."""
-        return (self.model, self.device, self.devices_per_node)
+        return (self.model, self.device, self.devices_per_node, self.server)
 
     def _placed(self) -> Iterator[tuple[tuple[int, ...], Pool]]:
         """Every instance with the nodes of its parts: the first node with enough free devices after

@@ -27,7 +27,7 @@ from llmsim.sizing.bounds import (
 from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity, enough_requests
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench, Measured
-from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.plan import Option, Plan, Pool
 from llmsim.sizing.shapes import STAGES, units
 from llmsim.sizing.targets import Miss, Targets
 from llmsim.sizing.workers.workers import Workers
@@ -71,6 +71,8 @@ class Question:
     architectures: tuple[str, ...] = ("colocated", "pd")
     max_devices: int = 512
     devices_per_node: int = 8
+    server: tuple[Option, ...] = ()
+    """Which engine serves (`Plan.server`)."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,9 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
     found = Found(question)
     plans = _unpruned(question, found.pruned)
     if not plans and found.pruned.counts.keys() & {MEMORY, DEVICES}:
-        found.fitting = fitting_splits(question.model, question.devices, max(STAGES))
+        found.fitting = fitting_splits(
+            question.model, question.devices, max(STAGES), question.server
+        )
     _measure_units(found, plans, workers, prices)
     starts = _starts(question, found.units, prices)
     near = _near(starts, question, prices)
@@ -457,7 +461,7 @@ def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
     for device in question.devices:
         for architecture in question.architectures:
             for plan, role in units(
-                question.model, device, architecture, question.devices_per_node
+                question.model, device, architecture, question.devices_per_node, question.server
             ):
                 role_key = (device, role, plan.pools[1 if role == "decode" else 0], plan.engine)
                 if role_key in roles:

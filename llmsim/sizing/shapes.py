@@ -77,10 +77,14 @@ def afd_over_nodes(model: str, devices_per_node: int) -> Iterator[Shape]:
 
 
 def units(
-    model: str, device: str, architecture: str, devices_per_node: int
+    model: str,
+    device: str,
+    architecture: str,
+    devices_per_node: int,
+    server: tuple[Option, ...] = (),
 ) -> Iterator[tuple[Plan, str]]:
     """Plans of one instance, or of one prefill and one decode instance, with the metric role that
-    they are measured for: `both`, `prefill` or `decode`.
+    they are measured for: `both`, `prefill` or `decode`; `server` says which engine they run.
 
     Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
     data-parallel attention between two roles take seconds a run. Under `afd` the decode instances
@@ -88,26 +92,29 @@ def units(
     the smallest one of the other role that fits the memory.
     """
     if architecture == AFD:
-        yield from _afd_units(model, device, devices_per_node)
+        yield from _afd_units(model, device, devices_per_node, server)
         return
     for shape in shapes(model, devices_per_node):
         for engine in BUDGETS:
             if architecture == "colocated":
-                yield Plan(model, device, (Pool(shape, 1),), engine, devices_per_node), "both"
+                pools = (Pool(shape, 1),)
+                yield Plan(model, device, pools, engine, devices_per_node, server), "both"
             elif not engine and shape.pp == shape.dp == 1:
-                pools = (Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
-                plan = Plan(model, device, pools, engine, devices_per_node)
+                pair = (Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
+                plan = Plan(model, device, pair, engine, devices_per_node, server)
                 yield plan, "prefill"
                 yield plan, "decode"
 
 
-def _afd_units(model: str, device: str, devices_per_node: int) -> Iterator[tuple[Plan, str]]:
+def _afd_units(
+    model: str, device: str, devices_per_node: int, server: tuple[Option, ...]
+) -> Iterator[tuple[Plan, str]]:
     whole = [one for one in shapes(model, devices_per_node, (1,)) if one.dp == 1]
     inside = [one for one in afd_shapes(model, devices_per_node) if one.devices <= devices_per_node]
     apart = [*inside, *afd_over_nodes(model, devices_per_node)]
 
     def plan(*pools: Pool) -> Plan:
-        return Plan(model, device, pools, (), devices_per_node)
+        return Plan(model, device, pools, (), devices_per_node, server)
 
     for shape in apart:
         yield plan(Pool(shape, 1)), "both"

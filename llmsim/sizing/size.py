@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmsim.api.python_values import check_kinds, pairs_text
+from llmsim.config.engine.profile import load_profile
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
 from llmsim.sizing.capacity import able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench, is_servable
+from llmsim.sizing.plan import Option
 from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
-from llmsim.sizing.shapes import ARCHITECTURES, KNOWN
+from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
 from llmsim.sizing.workers.workers import Workers
 
@@ -26,7 +29,7 @@ KINDS = {
     **dict.fromkeys(("device", "architecture"), list[str]),
     **dict.fromkeys(("rate", "percentile"), float),
     **dict.fromkeys(("concurrency", "max_devices", "devices_per_node", "seed", "jobs"), int),
-    **dict.fromkeys(("input", "output_tokens", "classes"), str),
+    **dict.fromkeys(("input", "output_tokens", "classes", "engine_profile"), str),
 }
 """What the arguments of `size` are."""
 SEEDS = 5
@@ -35,6 +38,7 @@ LENGTHS = 1000
 ANY = "any"
 LARGEST_NODE = 128
 MOST_JOBS = 1024
+ENGINES = ("vllm", SGLANG)
 
 
 def size(
@@ -52,6 +56,7 @@ def size(
     max_devices: int = 512,
     architecture: str | Sequence[str] = ARCHITECTURES,
     devices_per_node: int = 8,
+    engine_profile: str = "",
     seed: int = 1,
     jobs: int = 1,
 ) -> Answer:
@@ -62,7 +67,8 @@ def size(
     `output_tokens` are distributions of lengths such as "lognormal:500". `slo` is
     "ttft:1000,tpot:40" (ms) or a mapping, which the `percentile` of all requests has to meet, or
     "chat=ttft:300;batch=e2el:60000", which that of each class has to meet; `classes` puts requests
-    into classes, as "chat:0.7|batch:0.3". Raises InputError for what cannot be asked; where nothing
+    into classes, as "chat:0.7|batch:0.3". `engine_profile` is the release that serves, such as
+    "sglang-0.5.23"; vLLM without it. Raises InputError for what cannot be asked; where nothing
     meets the targets, the answer's `best` is None.
     """
     check_kinds(KINDS, locals())
@@ -75,15 +81,17 @@ def size(
     _between("jobs", jobs, 0, MOST_JOBS)
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
     _check_prompts(_known_model(model), load)
+    architectures = _architectures(architecture)
     present = load.classes_of(0 if dataset else LENGTHS)
     question = Question(
         model,
         _devices(device),
         load,
         Targets.parse(slo, percentile, _classes(present)),
-        _architectures(architecture),
+        architectures,
         _between("max_devices", max_devices, 1, 1 << 16),
         _between("devices_per_node", devices_per_node, 1, LARGEST_NODE),
+        _server(engine_profile, architectures),
     )
     prices = {one: price_of(one) for one in question.devices}
     with Workers(jobs) as workers:
@@ -156,6 +164,31 @@ def _classes(present: "np.ndarray | None") -> list[str]:
     """The classes of a load; "" for requests that are in none."""
     names = [] if present is None else sorted(set(present.tolist()))
     return ["" if name == NO_CLASS else name for name in names]
+
+
+def _server(engine_profile: str, architectures: Sequence[str]) -> tuple[Option, ...]:
+    """The options of a plan that say which engine serves."""
+    if not engine_profile:
+        return ()
+    load_profile(engine_profile)
+    engine = engine_profile.split("-")[0]
+    if engine not in ENGINES:
+        raise InputError(
+            f"engine_profile is {engine_profile}; llmsim size plans servers of "
+            f"{' and '.join(ENGINES)}",
+            field="engine_profile",
+            value=engine_profile,
+        )
+    if engine != SGLANG:
+        return (("engine_profile", engine_profile),)
+    if AFD in architectures:
+        raise InputError(
+            f"architecture is {AFD} beside engine_profile {engine_profile}; attention and FFN "
+            "apart run with vLLM's scheduler, so leave one of them out",
+            field="architecture",
+            value=AFD,
+        )
+    return (("scheduler", SGLANG), ("engine_profile", engine_profile))
 
 
 def _between(name: str, value: int, low: int, high: int) -> int:

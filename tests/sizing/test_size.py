@@ -73,7 +73,8 @@ def wholes(question: Question) -> list[Plan]:
     """One instance of each layout, and one of each role for every pair of layouts."""
     found: list[Plan] = []
     for device, architecture in itertools.product(question.devices, question.architectures):
-        made = list(units(question.model, device, architecture, question.devices_per_node))
+        split = (question.devices_per_node, question.server)
+        made = list(units(question.model, device, architecture, *split))
         found += [plan for plan, role in made if role == "both"]
         prefills = [plan for plan, role in made if role == "prefill"]
         decodes = [plan for plan, role in made if role == "decode"]
@@ -300,11 +301,28 @@ def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) ->
         ({"max_devices": 0}, "max_devices is 0"),
         ({"architecture": "colocate"}, "did you mean"),
         ({"input": "fixed:-3"}, "input"),
+        ({"engine_profile": "sglan-0.5"}, "is not known"),
+        ({"engine_profile": "transformers-5"}, "servers of vllm and sglang"),
+        ({"engine_profile": "sglang-0.5.23", "architecture": "afd"}, "vLLM's scheduler"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         size(MODEL, "H100", **{**ASKED, **change})
+
+
+def test_sglang_is_planned_by_its_own_rules(answer: Answer, tmp_path: Path) -> None:
+    found = size(MODEL, "H100", **ASKED, engine_profile="sglang-0.5.23")
+    best = found.best
+    assert best is not None and best.run is not None
+    assert everything(found.found.question, best.plan.devices - 1) == []
+    assert answer.best is not None and best.run.output_tok_s != answer.best.run.output_tok_s
+    group = best.plan.deployment().groups[0]
+    assert (group.engine.scheduler, group.engine.engine_profile) == ("sglang", "sglang-0.5.23")
+    assert found.as_json()["best"]["options"]["engine_profile"] == "sglang-0.5.23"
+    names = [path.name for path in found.emit(tmp_path)]
+    assert sorted(names) == ["cluster.json", "llmsim.sh", "sglang.sh"]
+    assert "vLLM's rules" not in (tmp_path / "sglang.sh").read_text()
 
 
 def test_attention_and_ffn_apart(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from llmsim.sizing.plan import Plan, Pool
 from llmsim.sizing.shapes import AFD
 
 SCRIPT = "vllm.sh"
+SGLANG_SCRIPT = "sglang.sh"
 DYNAMO = "dynamo.yaml"
 WRITERS: dict[str, Callable[[Plan], str]] = {
     SCRIPT: servers.vllm_script,
-    "sglang.sh": servers.sglang_script,
+    SGLANG_SCRIPT: servers.sglang_script,
     "compose.yaml": compose.compose,
     DYNAMO: kubernetes.dynamo,
     "llm-d-values.yaml": kubernetes.llm_d,
@@ -59,7 +60,9 @@ def _run_script(run: Sequence[str]) -> str:
 
 
 def _writable(plan: Plan) -> list[str]:
-    """The files for the devices of a plan's vendor; Dynamo is NVIDIA's."""
+    """The files for a plan's engine and the devices of its vendor; Dynamo is NVIDIA's."""
+    if plan.runs_sglang:
+        return [SGLANG_SCRIPT]
     if not accelerator_of(plan).image:
         return [SCRIPT]
     return [name for name in WRITERS if name != DYNAMO or vendor_of(plan) == NVIDIA]

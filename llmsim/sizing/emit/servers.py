@@ -49,6 +49,11 @@ def vllm_script(plan: Plan) -> str:
 def sglang_script(plan: Plan) -> str:
     """SGLang's servers and its router."""
     lines = _head(plan)
+    if not plan.runs_sglang:
+        lines += [
+            "# The plan follows vLLM's rules; that of `llmsim size --engine-profile sglang-0.5.23`",
+            "# follows SGLang's.",
+        ]
     visible = accelerator_of(plan).visible
     for node, gpu, number, pool in placed(plan):
         words = [*sglang_arguments(plan, pool), "--port", str(FIRST_PORT + number)]

@@ -106,6 +106,14 @@ Html = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine-profile",
+        help="Names the release that serves, such as sglang-0.5.23; vLLM without it.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seeds the draws of the load.")]
 Jobs = Annotated[
     int,
@@ -128,6 +136,7 @@ def command(
     max_devices: MaxDevices = 512,
     architecture: Architecture = "colocated,pd",
     devices_per_node: Node = 8,
+    engine_profile: Engine = "",
     emit: Emit = None,
     plot: Plot = None,
     html: Html = None,
@@ -159,6 +168,7 @@ def command(
         max_devices=max_devices,
         architecture=architecture,
         devices_per_node=devices_per_node,
+        engine_profile=engine_profile,
         seed=seed,
         jobs=jobs,
     )
