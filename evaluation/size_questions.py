@@ -111,7 +111,13 @@ def _wholes(question: Question, device: str, architecture: str) -> list[Plan]:
     prefills = [plan.pools[0] for plan, role in found if role == "prefill"]
     decodes = [plan.pools[1] for plan, role in found if role == "decode"]
     return [plan for plan, role in found if role == "both"] + [
-        Plan(question.model, device, pools, devices_per_node=question.devices_per_node)
+        Plan(
+            question.model,
+            device,
+            pools,
+            devices_per_node=question.devices_per_node,
+            server=question.server,
+        )
         for pools in itertools.product(prefills, decodes)
     ]
 
