@@ -178,12 +178,6 @@ def _host_tokens(
 
 
 def _refuse(group: Group, model: ModelConfig) -> None:
-    if group.engine.hicache_storage_backend is not None and group.pd_type is not None:
-        raise NotYetError(
-            f"hicache_storage_backend is {group.engine.hicache_storage_backend}, and HiCache's "
-            f"storage with the role {group.pd_type} (pd_type) does not run in this version; remove "
-            "one of them"
-        )
     for what, there in (
         ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
         ("pipeline stages (pp_size)", group.pp > 1),

@@ -182,14 +182,19 @@ def test_storage_that_holds_no_page_is_refused(tmp_path: Path) -> None:
         simulate(other, LOAD, block_size=16, **FILES, **ENGINE)
 
 
-def test_storage_of_an_instance_with_a_role_is_refused(tmp_path: Path) -> None:
+def test_prefill_instances_read_from_storage(tmp_path: Path) -> None:
+    files = {**FILES, "hicache_storage_prefetch_policy": "wait_complete"}
+
     def apart(node: dict[str, Any]) -> None:
         (instance,) = node["instances"]
-        node["instances"] = [instance | {"pd_type": role} for role in ("prefill", "decode")]
+        node["instances"] = [instance | {"pd_type": "prefill"} | files]
+        node["instances"].append(instance | {"pd_type": "decode"})
         node["num_instances"] = 2
 
     other = edited(tmp_path, apart)
-    with pytest.raises(LlmsimError, match="HiCache's storage with the role prefill"):
+    result = simulate(other, LOAD, **ENGINE)
+    assert result.summary["host_cache"]["prefetched_tokens"] > 0
+    with pytest.raises(LlmsimError, match="HiCache with the role decode"):
         simulate(other, LOAD, **FILES, **ENGINE)
 
 

@@ -118,7 +118,7 @@ def _host_cache(rng: np.random.Generator, config: Case) -> None:
 def _host_storage(rng: np.random.Generator, config: Case) -> None:
     """Adds storage behind the host pool to two thirds of the cases that can have it."""
     hosted = config.get("enable_hierarchical_cache", False)
-    if rng.random() < 1 / 3 or not hosted or "disaggregation_mode" in config:
+    if rng.random() < 1 / 3 or not hosted:
         return
     us = 1_000_000
     config |= {

@@ -125,6 +125,7 @@ void Sglang::add(RequestId request) {
 
 void Sglang::enter(RequestId request) {
   if (produces()) {
+    if (memory_.storage() != nullptr) prefetch(request, SglangStorage::kUnknown);
     bootstrapping_.push_back(request);
   } else if (takeover_) {
     takeover_->add(request);
@@ -156,7 +157,7 @@ void Sglang::bootstrap() {
 }
 
 void Sglang::enter_queue(RequestId request, bool retracted) {
-  if (memory_.storage() != nullptr) {
+  if (memory_.storage() != nullptr && !produces()) {
     if (retracted) held_[at(request)].retries = 0;
     if (retracted) held_[at(request)].looked_behind = -1;
     prefetch(request, SglangStorage::kUnknown);
@@ -226,11 +227,11 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (memory_.storage() != nullptr) pass_idle(now);
   if (memory_.host() != nullptr) memory_.host()->begin_pass(now);
   if (receives()) receive();
+  bootstrap();
   if (memory_.host() != nullptr) memory_.host()->poll(now);
   if (memory_.storage() != nullptr) retry_prefetches();
   if (!in_rounds_ && idle_ && now > idle_from()) ratio_ = first_ratio_;
   idle_ = false;
-  bootstrap();
   if (takeover_ && take_over(batch)) return;
   merge_last();
   if (produces()) full() = false;
@@ -493,10 +494,10 @@ void Sglang::abort(RequestId request) {
 }
 
 bool Sglang::leave_queue(RequestId request) {
-  if (std::erase(bootstrapping_, request) > 0) return true;
-  if (std::erase(waiting_, request) == 0) return false;
+  const bool bootstrapped = std::erase(bootstrapping_, request) == 0;
+  if (bootstrapped && std::erase(waiting_, request) == 0) return false;
   if (memory_.storage() != nullptr) memory_.storage()->release(request);
-  if (produces()) --buffers_;
+  if (produces() && bootstrapped) --buffers_;
   return true;
 }
 

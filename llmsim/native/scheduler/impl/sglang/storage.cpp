@@ -111,7 +111,7 @@ void SglangStorage::release(RequestId request) {
   retire(request);
 }
 
-// Whom nobody waits for is spared: who is first in the queue does not look again.
+// Who is first in the queue does not look again, which would only delay it.
 std::vector<SglangStorage::Retry> SglangStorage::retries(
     std::span<const RequestId> waiting, const std::function<std::int64_t(RequestId)>& attempts) {
   ++pass_;
