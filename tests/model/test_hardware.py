@@ -157,6 +157,7 @@ def test_all_fields_that_a_sheet_lacks_are_named_at_once(tmp_path: Path) -> None
         ),
         ({"flops": {"bf16": 0}}, "flops.bf16 is 0; a whole number from 1 to"),
         ({"flops": {"bf16": "fast"}}, 'flops.bf16 is "fast"; a valid integer was expected'),
+        ({"matrix_flops": {"bf16": 0}}, "matrix_flops.bf16 is 0; a whole number from 1 to"),
         ({"num_sms": 10**30}, "num_sms is 1000000000000000000000000000000"),
         ({"tpd_w": 300}, 'tpd_w is not a field of a data sheet (did you mean "tdp_w"?)'),
         ({"tdp_w": None, "memory_bytes": None}, "memory_bytes is null"),
