@@ -27,9 +27,13 @@ def unused_fields(
     media: Collection[str],
 ) -> tuple[str, ...]:
     """One sentence for each field; `media` are those that KV tiers are on."""
-    found = list(_of_cluster(cluster, deployment, media))
+    files = _nodes_with_files(deployment)
+    far = any(deployment.nodes[node].storage is None for node in files)
+    found = list(_of_cluster(cluster, deployment, [*media, *(["NVMEOF"] if far else [])]))
     for fields, node in zip(cluster.nodes, deployment.nodes, strict=True):
-        found += _of_node(fields, node, [lowered.groups[index] for index in node.groups], media)
+        groups = [lowered.groups[index] for index in node.groups]
+        near = ["SSD"] if node.index in files else []
+        found += _of_node(fields, node, groups, [*media, *near])
     instances = [
         instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)
     ]
@@ -39,6 +43,15 @@ def unused_fields(
             for one in _of_instance(instance, group, lowered.groups[group.index])
         ]
     return tuple(dict.fromkeys(found))
+
+
+def _nodes_with_files(deployment: "Deployment") -> set[int]:
+    """Nodes with a group whose HiCache keeps files in storage."""
+    return {
+        group.node
+        for group in deployment.groups
+        if group.engine.hicache_storage_backend is not None
+    }
 
 
 def _of_cluster(

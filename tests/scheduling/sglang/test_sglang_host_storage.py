@@ -144,6 +144,18 @@ def test_a_run_reads_from_storage_and_says_so() -> None:
     )
 
 
+def test_storage_of_the_cluster_keeps_the_files_of_a_node_without_one(tmp_path: Path) -> None:
+    cluster = json.loads(Path(CLUSTER).read_text(encoding="utf-8"))
+    near = simulate(CLUSTER, LOAD, **FILES, **ENGINE)
+    cluster["storage"] = cluster["nodes"][0].pop("storage")
+    other = tmp_path / "cluster.json"
+    other.write_text(json.dumps(cluster), encoding="utf-8")
+    far = simulate(str(other), LOAD, **FILES, **ENGINE)
+    assert far.summary["host_cache"] == near.summary["host_cache"]
+    for result, storage in ((near, "storage holds nothing"), (far, "cluster holds nothing")):
+        assert not any(storage in note for note in result.summary["notes"])
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
