@@ -9,6 +9,7 @@ files of a run folder and docs/reference/columns.md are made of these classes.
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
+from functools import cache
 from inspect import get_annotations
 from typing import Any, ClassVar, get_args
 
@@ -75,6 +76,7 @@ def _half_declared(table: str, name: str, what: str) -> TypeError:
     return TypeError(f"the column {name} of {table} is half declared: it {what}")
 
 
+@cache
 def _dtype(annotation: Any) -> str:
     """The type of a column, from an annotation such as Int64."""
     if annotation is Text:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import Any
 
 _PLUGINS = "pydantic.plugin._loader"
 """The module in which pydantic looks for its own plug-ins."""
+BLAS_SPIN, SHORTEST_SPIN = "OPENBLAS_THREAD_TIMEOUT", "4"
+"""Variable of OpenBLAS: threads that wait for work spin for 2 to the power of this, in cycles."""
 
 
 @contextmanager
@@ -50,13 +53,31 @@ def without_pydantic_plugins() -> Iterator[None]:
         sys.modules.pop(_PLUGINS, None)
 
 
+@contextmanager
+def idle_blas_threads() -> Iterator[None]:
+    """The threads that numpy's OpenBLAS begins when it is first loaded sleep at once, within the
+    block.
+
+    They would spin for 30 ms on each other processor, and a run multiplies no matrices. OpenBLAS
+    reads how long they spin when it is loaded. A setting of the user's stays as it is.
+    """
+    if "numpy" in sys.modules or BLAS_SPIN in os.environ:
+        yield
+        return
+    os.environ[BLAS_SPIN] = SHORTEST_SPIN
+    try:
+        yield
+    finally:
+        os.environ.pop(BLAS_SPIN, None)
+
+
 def loaded_on_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package whose public names are in other modules: name -> module."""
 
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with collections_paused():
+        with collections_paused(), idle_blas_threads():
             value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value

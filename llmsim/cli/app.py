@@ -1,8 +1,9 @@
 """The command tree: every verb of `llmsim` and where it is defined."""
 
 import re
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cache, cached_property
 from typing import Annotated, Any
 
 import typer
@@ -22,13 +23,25 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 class _App(typer.Typer):
-    """A tree of verbs that builds its parser once, whatever number of commands a process runs."""
+    """A tree of verbs that builds the parser of a verb once, whatever number of commands a process
+    runs, and those of all verbs only for their list.
+    """
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._parser(*args, **kwargs)
+    def __call__(self, arguments: Sequence[str], **kwargs: Any) -> Any:
+        return self._parser(arguments[0] if arguments else "")(arguments, **kwargs)
+
+    @cache  # noqa: B019  (there are a dozen of these for the whole process)
+    def _parser(self, verb: str) -> Any:
+        """Of the tree with this verb alone, or whole where it has no such verb."""
+        mine = [one for one in self.registered_commands if one.name == verb]
+        if not mine:
+            return self._whole
+        alone = copy(self)
+        alone.registered_commands, alone.registered_groups = mine, []
+        return get_command(alone)
 
     @cached_property
-    def _parser(self) -> Any:
+    def _whole(self) -> Any:
         return get_command(self)
 
 

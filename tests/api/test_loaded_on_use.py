@@ -44,6 +44,31 @@ def test_a_plain_run_loads_no_feature_that_it_does_not_have() -> None:
     assert built == []
 
 
+SPUN_S = """
+import os, time
+{imports}
+time.sleep(0.3)
+assert "OPENBLAS_THREAD_TIMEOUT" not in os.environ
+tasks = "/proc/self/task"
+others = [one for one in os.listdir(tasks) if int(one) != os.getpid()]
+print(sum(int(open(f"{{tasks}}/{{one}}/schedstat").read().split()[0]) for one in others) / 1e9)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").is_file(), reason="reads the times of threads from /proc"
+)
+def test_threads_of_a_library_that_a_run_does_not_use_do_not_spin() -> None:
+    def spun_s(imports: str) -> float:
+        command = [sys.executable, "-c", SPUN_S.format(imports=imports)]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    by_itself = spun_s("import numpy")
+    if by_itself < 0.01:
+        pytest.skip("the threads of this numpy do not spin")
+    assert spun_s("import llmsim; llmsim.run") < by_itself / 3
+
+
 def test_the_schema_is_whole_after_sections_were_built_apart() -> None:
     """A process of its own: here other tests may have made the schema."""
     program = (
