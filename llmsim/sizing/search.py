@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmsim.config.errors import LlmsimError, WiderSplit
+from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.bounds import (
     DEVICES,
     MEMORY,
@@ -45,6 +46,12 @@ PARTNERS, MOST_PARTNERS = 2, 16
 """Instances of the other role while one role's capacity is measured: more where decode instances
 have no room for what a prefill instance computes.
 """
+MORE = 1.25
+"""Times the load that a prefill instance has to take beside more decode instances, for these to
+matter.
+"""
+NEAREST = 6
+"""Deployments that are run where a request alone misses the targets in all of them."""
 COARSE = 0.05
 MOST_CHEAPER = 200
 MOST_INSTANCES = 16
@@ -57,6 +64,7 @@ GROWTH = 16
 """Times the load that the best plan is driven to at most."""
 BATCH = 8
 BOUND = "too costly at the data sheet's peak"
+PARTNER = "no instances of the other role meet their targets"
 ESTIMATE = "estimated cost far above the best"
 
 
@@ -86,6 +94,8 @@ class Unit:
     """So many were measured together, as bursts of several instances even out."""
     partners: int = PARTNERS
     """Instances of the other role beside each of them."""
+    is_bound: bool = False
+    """Whether a request alone misses the targets, so that no level was tried."""
     problem: str = ""
 
     @property
@@ -166,7 +176,7 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
         _try_cheaper(found, plans, workers, prices)
     found.evaluated += len(found.units)
     if not found.meeting and not found.missing:
-        found.missing += _units_that_miss(found)
+        found.missing += _units_that_miss(found, workers)
     _order_missing(found)
     if found.meeting:
         (found.beyond,) = workers.map(
@@ -175,13 +185,20 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
     return found
 
 
-def _units_that_miss(found: Found) -> list[Candidate]:
+def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
     """Where no layout takes any load within the targets: what each misses at the lowest one tried.
 
-    A role is no deployment, and is named where nothing has both.
+    A role is no deployment, and is named where nothing has both. Of those that one request alone
+    has ruled out, the nearest are run.
     """
     tried = [one for one in found.units if one.capacity.misses]
     wholes = [one for one in tried if one.role == "both"] or tried
+    bounds = sorted(
+        (one for one in wholes if one.is_bound), key=lambda one: one.capacity.misses[0].by
+    )
+    tasks = [(one, found.question) for one in bounds[:NEAREST]]
+    wholes = [one for one in wholes if not one.is_bound]
+    wholes += workers.map("llmsim.sizing.search:least_loaded", tasks)
     return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in wholes]
 
 
@@ -388,14 +405,27 @@ def _measure_units(
         if starts:
             best = cost_of(starts[0], question, prices)
         left = []
+        alone = set(_alone(plans, found.units))
         for bounded in waiting:
-            if bounded.least_cost(question, prices) > MARGIN * best:
+            if (bounded.plan.device, bounded.role) in alone:
+                found.pruned.add(PARTNER, bounded.plan)
+            elif bounded.least_cost(question, prices) > MARGIN * best:
                 found.pruned.add(BOUND, bounded.plan)
             elif costs.get((bounded.plan.device, bounded.plan.pools), 0.0) > MARGIN * best:
                 found.pruned.add(ESTIMATE, bounded.plan)
             else:
                 left.append(bounded)
         waiting = left
+
+
+def _alone(plans: "Sequence[Bounded]", units: Sequence[Unit]) -> Iterable[tuple[str, str]]:
+    """Devices and roles whose other role no layout of the device fills."""
+    for device in {one.plan.device for one in plans}:
+        for role, other in (("prefill", "decode"), ("decode", "prefill")):
+            planned = sum(one.plan.device == device and one.role == role for one in plans)
+            measured = [one for one in units if one.plan.device == device and one.role == role]
+            if len(measured) == planned and not any(one.level for one in measured):
+                yield device, other
 
 
 def _near(
@@ -538,21 +568,36 @@ def _unit(
         )
         return replace(unit, capacity=found)
 
+    def takes_more(unit: Unit, level: float) -> bool:
+        load = question.load.scaled(min(question.load.level, level))
+        return not able(bench, unit.deployment, load, targets, fewest=fewest)[1]
+
     start = 16.0
     if question.load.kind != CONCURRENCY:
         start = min(question.load.level, most * together / 4)
     try:
+        alone = missed_alone(bench, plan, question.load, targets, fewest)
+        if alone is not None:
+            run, miss = alone
+            return replace(nothing, capacity=Capacity(0.0, None, run, (miss,)), is_bound=True)
         unit = measured(nothing, start)
         while role == "prefill" and unit.capacity.beyond and unit.partners < MOST_PARTNERS:
-            more = replace(unit, partners=2 * unit.partners)
-            level = unit.capacity.beyond.level
-            load = question.load.scaled(level)
-            if able(bench, more.deployment, load, targets, fewest=fewest)[1]:
+            more, level = replace(unit, partners=2 * unit.partners), unit.capacity.beyond.level
+            if not takes_more(more, level * MORE):
                 break
             unit = measured(more, level)
     except LlmsimError as error:
         return replace(nothing, problem=str(error))
     return unit
+
+
+def least_loaded(bench: Bench, task: tuple[Unit, Question]) -> Unit:
+    """Instances under the lowest load that is tried."""
+    one, question = task
+    fewest = FEWEST if question.load.has_equal_requests() else FEWEST_VERIFIED
+    targets = _role_targets(question.targets, one.role)
+    found = capacity(bench, one.deployment, question.load, targets, 0.0, fewest=fewest)
+    return replace(one, capacity=found)
 
 
 def _starts(

@@ -17,6 +17,7 @@ from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.lowering import LoweringOptions
 from llmsim.sizing import search
+from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, fits, pruned_reason
 from llmsim.sizing.capacity import able, capacity, misses
@@ -28,6 +29,7 @@ from llmsim.sizing.plan import Plan, Pool, Shape
 from llmsim.sizing.search import (
     BOUND,
     FEWEST_VERIFIED,
+    PARTNER,
     Candidate,
     Found,
     Question,
@@ -39,6 +41,7 @@ from llmsim.sizing.targets import Miss, Targets, beyond_target
 from llmsim.workload import load_dataset
 
 MODEL = "Qwen/Qwen3-8B"
+TRACE = str(Path(__file__).resolve().parents[2] / "dataset" / "example_10.jsonl")
 ASKED: dict[str, Any] = {
     "rate": 70.0,
     "input": "lognormal:600",
@@ -727,6 +730,69 @@ def test_files_for_devices_of_other_vendors(
     if files:
         assert "amd.com/gpu: '2'" in (tmp_path / "lws.yaml").read_text()
         assert variable in (tmp_path / "compose.yaml").read_text()
+
+
+def test_targets_that_a_request_alone_misses_take_few_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The nearest ones are those of bisection, which takes many times as many runs."""
+    runs: list[int] = []
+    measure = Bench.measure
+
+    def counted(self: Bench, *given: Any) -> Measured:
+        runs.append(given[3])
+        return measure(self, *given)
+
+    monkeypatch.setattr(Bench, "measure", counted)
+    asked: dict[str, Any] = {"rate": 60.0, "architecture": "afd", "devices_per_node": 2}
+    asked["slo"] = "ttft:10,tpot:50"
+    quick = size("Qwen/Qwen3-30B-A3B", "H100", **asked)
+    with_a_load = sum(requests > 1 for requests in runs)
+    assert quick.found.pruned.counts[PARTNER], "no prefill instance meets TTFT"
+    runs.clear()
+    monkeypatch.setattr(search, "missed_alone", lambda *_: None)
+    slow = size("Qwen/Qwen3-30B-A3B", "H100", **asked)
+    assert with_a_load <= len(runs) / 4
+    assert quick.best is slow.best is None
+    shown = [[(one.plan.label, missed) for one, missed in answer.next] for answer in (quick, slow)]
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "input", "output"),
+    [
+        ("meta-llama/Llama-3.1-8B", Shape(1), "lognormal:1500", "lognormal:200"),
+        ("meta-llama/Llama-3.1-8B", Shape(2), "uniform:1-8000", "uniform:1-500"),
+        ("Qwen/Qwen3-30B-A3B", Shape(2, ep=2), "lognormal:300", "lognormal:300"),
+        ("Qwen/Qwen3-30B-A3B", Shape(1, ffn=2, ep=2), "fixed:700", "fixed:90"),
+    ],
+)
+@pytest.mark.parametrize("rate", [0.05, 2.0, 8.0])
+def test_a_request_alone_is_not_slower_than_under_a_load(
+    model: str, shape: Shape, input: str, output: str, rate: float
+) -> None:
+    """Targets of what a run just reaches are not ruled out by the request that stands for it."""
+    plan, bench = Plan(model, "H100", (Pool(shape, 1),)), Bench()
+    load = Load(RATE, rate, input, output)
+    run, _, _ = able(bench, plan, load, Targets.parse("ttft:1e6,tpot:1e6", 99), fewest=400)
+    assert run is not None
+    for metric in ("ttft", "tpot"):
+        found = run.at(99)[metric]
+        assert not ruled_out(bench, plan, load, f"{metric}:{found:.6f}")
+        assert ruled_out(bench, plan, load, f"{metric}:{found / 1000:.6f}")
+
+
+def ruled_out(bench: Bench, plan: Plan, load: Load, slo: str) -> bool:
+    return missed_alone(bench, plan, load, Targets.parse(slo, 99), 400) is not None
+
+
+def test_a_request_alone_says_nothing_of_classes_and_of_traces() -> None:
+    plan = Plan(MODEL, "H100", (Pool(Shape(1), 1),))
+    targets = Targets.parse("tpot:0.001", 99)
+    trace = Load("trace", 1.0, dataset=TRACE)
+    assert missed_alone(Bench(), plan, trace, targets, 400) is None
+    classes = Load(RATE, 1.0, classes="a:1")
+    assert missed_alone(Bench(), plan, classes, targets, 400) is None
 
 
 def test_a_target_that_no_load_meets_takes_few_runs() -> None:
