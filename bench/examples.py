@@ -35,6 +35,7 @@ The tests run every row and compare it with this table. Some rows need more opti
 | --- | --- |
 | sub-batches | `--enable-attn-offloading --enable-sub-batch-interleaving` |
 | prefix pools | `--enable-prefix-sharing`, and `--prefix-storage` CPU, CXL or CPU+CXL |
+| h100_ssd_prefix_pool | `--scheduler sglang --enable-hierarchical-cache --hicache-ratio 0.5 --hicache-storage-backend file` |
 | h100_mixed_models | a trace whose requests name a model, as below |
 
 The ten requests share no prefix, so the prefix pools have no hits; [kv_tiers.md](../explanation/kv_tiers.md) has a trace with hits.

@@ -37,6 +37,10 @@ class Example:
 
 ROOFLINE = ("--cost-source", "roofline")
 SHARED = ("--enable-prefix-sharing", "--prefix-storage")
+HICACHE = (
+    *("--scheduler", "sglang", "--enable-hierarchical-cache", "--hicache-ratio", "0.5"),
+    *("--hicache-storage-backend", "file"),
+)
 MIXED = (
     "synthetic:n=10,rate=5,input=33,output=77,seed=1,model=meta-llama/Llama-3.1-8B|Qwen/Qwen3-8B"
 )
@@ -118,6 +122,11 @@ EXAMPLES = (
         "h100_cpu_prefix_pool",
         "two H100 that share host memory for KV",
         (*ROOFLINE, *SHARED, "CPU"),
+    ),
+    Example(
+        "h100_ssd_prefix_pool",
+        "one H100 with host memory and an NVMe drive for KV, by SGLang's HiCache",
+        (*ROOFLINE, *HICACHE),
     ),
     Example(
         "h100_cxl_prefix_pool", "two H100 that share a CXL pool for KV", (*ROOFLINE, *SHARED, "CXL")
