@@ -16,8 +16,8 @@ Positions = dict[str, Callable[[str], str]]
 
 
 class StepLimits(Struct, frozen=True):
-    """Limits of a step beyond the token budget (llmsim/native/scheduler/step_limits.h); tokens and
-    sequences.
+    """Limits of a step beyond the token budget, in tokens and sequences
+    (llmsim/native/scheduler/limits/step_limits.h).
     """
 
     adaptive_threshold: bool

@@ -4,7 +4,7 @@
 
 #include "afd/afd_graph.h"
 #include "afd/contended_afd.h"
-#include "afd/wide_timing.h"
+#include "afd/wide/timing.h"
 #include "step/executors/expanded.h"
 #include "step/executors/folded.h"
 

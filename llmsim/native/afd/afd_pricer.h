@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "afd/afd_config.h"
-#include "afd/member_classes.h"
+#include "afd/wide/member_classes.h"
 #include "step/step_prices.h"
 
 namespace llmsim {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "afd/afd_executor.h"
-#include "afd/wide_runs.h"
-#include "afd/wide_timing.h"
+#include "afd/wide/runs.h"
+#include "afd/wide/timing.h"
 #include "network/shared_network.h"
 
 namespace llmsim {

@@ -12,14 +12,14 @@
 #include "kv/kv_cache.h"
 #include "kv/tiers/load_failures.h"
 #include "request/sessions.h"
-#include "scheduler/encoder_cache.h"
 #include "scheduler/host_cache_config.h"
-#include "scheduler/lora_slots.h"
+#include "scheduler/limits/encoder_cache.h"
+#include "scheduler/limits/lora_slots.h"
+#include "scheduler/limits/step_limits.h"
 #include "scheduler/policies.h"
 #include "scheduler/queue/waiting_queue.h"
 #include "scheduler/ranking.h"
 #include "scheduler/speculation.h"
-#include "scheduler/step_limits.h"
 #include "scheduler/version_rules.h"
 
 namespace llmsim {

@@ -10,8 +10,8 @@
 #include "request/request_log.h"
 #include "request/sequence_table.h"
 #include "scheduler/abilities.h"
-#include "scheduler/encoder_cache.h"
 #include "scheduler/host_cache_config.h"
+#include "scheduler/limits/encoder_cache.h"
 #include "scheduler/speculation.h"
 
 namespace llmsim {

@@ -19,13 +19,8 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
-from llmsim.scheduling.conformance.sglang import (
-    dp_ranks,
-    drafts,
-    host_copies,
-    host_storage,
-    roles,
-)
+from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage
+from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
 from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
@@ -126,7 +121,7 @@ def _loop_of(config: Case) -> "type[Loop]":
     if config.get("disaggregation_mode") is not None:
         return roles.loop_of(config)
     if config.get("dp_size", 1) > 1:
-        from llmsim.scheduling.conformance.sglang.dp_loop import DpLoop
+        from llmsim.scheduling.conformance.sglang.loops.dp_loop import DpLoop
 
         return DpLoop
     return Loop if config.get("pp_size", 1) == 1 else PipelineLoop

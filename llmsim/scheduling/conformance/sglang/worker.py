@@ -15,8 +15,8 @@ from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.seeds import work, write_recording
 from llmsim.scheduling.conformance.sglang.compare import failure_of, first_difference
-from llmsim.scheduling.conformance.sglang.dp_ranks import with_ranks
 from llmsim.scheduling.conformance.sglang.live import installed_version, their_steps
+from llmsim.scheduling.conformance.sglang.loops.dp_ranks import with_ranks
 from llmsim.scheduling.conformance.sglang.ours import our_run
 from llmsim.scheduling.conformance.sglang.platform import prepare
 from llmsim.scheduling.conformance.sglang.random_cases import random_case

@@ -8,7 +8,7 @@
 
 #include "kv/radix_tree.h"
 #include "request/sequence_table.h"
-#include "scheduler/impl/sglang/host_cache.h"
+#include "scheduler/impl/sglang/hicache/host_cache.h"
 
 namespace llmsim {
 

@@ -11,14 +11,14 @@
 #include "kv/kv_cache.h"
 #include "kv/tiers/load_failures.h"
 #include "scheduler/config.h"
-#include "scheduler/encoder_cache.h"
-#include "scheduler/lora_slots.h"
+#include "scheduler/limits/encoder_cache.h"
+#include "scheduler/limits/lora_slots.h"
+#include "scheduler/limits/step_limits.h"
 #include "scheduler/queue/deferred_frees.h"
 #include "scheduler/queue/parked_queue.h"
 #include "scheduler/queue/pending_release.h"
 #include "scheduler/registry.h"
 #include "scheduler/scheduler.h"
-#include "scheduler/step_limits.h"
 
 namespace llmsim {
 

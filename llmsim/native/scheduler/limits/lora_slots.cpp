@@ -1,4 +1,4 @@
-#include "scheduler/lora_slots.h"
+#include "scheduler/limits/lora_slots.h"
 
 #include <algorithm>
 #include <stdexcept>

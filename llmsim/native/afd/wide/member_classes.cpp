@@ -1,4 +1,4 @@
-#include "afd/member_classes.h"
+#include "afd/wide/member_classes.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "afd/wide_timing.h"
+#include "afd/wide/timing.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang/storage_threads.h"
+#include "scheduler/impl/sglang/hicache/storage_threads.h"
 
 #include <algorithm>
 

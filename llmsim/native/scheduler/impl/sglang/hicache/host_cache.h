@@ -22,7 +22,7 @@
 #include "program/batch.h"
 #include "scheduler/abilities.h"
 #include "scheduler/host_cache_config.h"
-#include "scheduler/impl/sglang/storage.h"
+#include "scheduler/impl/sglang/hicache/storage.h"
 
 namespace llmsim {
 

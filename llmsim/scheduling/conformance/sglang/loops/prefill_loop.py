@@ -8,7 +8,7 @@ from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.sglang.host_copies import Copies
-from llmsim.scheduling.conformance.sglang.role_loop import FIRST_ROOM, RoleLoop
+from llmsim.scheduling.conformance.sglang.loops.role_loop import FIRST_ROOM, RoleLoop
 
 
 def use_stand_in() -> None:

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "afd/member_classes.h"
+#include "afd/wide/member_classes.h"
 
 namespace llmsim {
 

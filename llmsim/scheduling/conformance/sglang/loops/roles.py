@@ -26,7 +26,7 @@ def arguments(config: Case) -> list[str]:
 
 def use_stand_in(config: Case) -> None:
     """From now on SGLang's servers of this role start with a fake backend of transfers."""
-    from llmsim.scheduling.conformance.sglang import decode_loop, prefill_loop
+    from llmsim.scheduling.conformance.sglang.loops import decode_loop, prefill_loop
 
     if config["disaggregation_mode"] == "prefill":
         prefill_loop.use_stand_in()
@@ -36,7 +36,7 @@ def use_stand_in(config: Case) -> None:
 
 def loop_of(config: Case) -> "type[Loop]":
     """The loop of a server of this role."""
-    from llmsim.scheduling.conformance.sglang.decode_loop import DecodeLoop
-    from llmsim.scheduling.conformance.sglang.prefill_loop import PrefillLoop
+    from llmsim.scheduling.conformance.sglang.loops.decode_loop import DecodeLoop
+    from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
 
     return PrefillLoop if config["disaggregation_mode"] == "prefill" else DecodeLoop

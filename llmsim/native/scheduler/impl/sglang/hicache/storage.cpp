@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang/storage.h"
+#include "scheduler/impl/sglang/hicache/storage.h"
 
 #include <utility>
 

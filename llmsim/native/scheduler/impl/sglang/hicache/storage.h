@@ -20,7 +20,7 @@
 #include "base/types.h"
 #include "kv/radix_tree.h"
 #include "scheduler/host_cache_config.h"
-#include "scheduler/impl/sglang/storage_threads.h"
+#include "scheduler/impl/sglang/hicache/storage_threads.h"
 
 namespace llmsim {
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.sglang.live import output_token
-from llmsim.scheduling.conformance.sglang.role_loop import FIRST_ROOM, RoleLoop
+from llmsim.scheduling.conformance.sglang.loops.role_loop import FIRST_ROOM, RoleLoop
 
 _TURNS = 3
 """An idle server that has looked so often without a change finds nothing more at this time."""

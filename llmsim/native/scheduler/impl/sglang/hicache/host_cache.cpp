@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang/host_cache.h"
+#include "scheduler/impl/sglang/hicache/host_cache.h"
 
 #include <limits>
 #include <stdexcept>

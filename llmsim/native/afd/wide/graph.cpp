@@ -1,4 +1,4 @@
-#include "afd/wide_graph.h"
+#include "afd/wide/graph.h"
 
 #include <algorithm>
 #include <stdexcept>

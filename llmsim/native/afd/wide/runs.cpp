@@ -1,4 +1,4 @@
-#include "afd/wide_runs.h"
+#include "afd/wide/runs.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/encoder_cache.h"
+#include "scheduler/limits/encoder_cache.h"
 
 #include <algorithm>
 #include <stdexcept>

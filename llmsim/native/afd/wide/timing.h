@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "afd/wide_graph.h"
+#include "afd/wide/graph.h"
 #include "step/step_prices.h"
 
 namespace llmsim {
