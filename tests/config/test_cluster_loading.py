@@ -94,7 +94,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
 def test_an_empty_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "empty.json"
     path.write_bytes(content)
-    assert load_message(path) == f"{path} is empty; expected a JSON object"
+    assert load_message(path) == f"{path} is empty; expected a JSON or YAML object"
 
 
 def test_other_encodings(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def read_text(path: Path) -> str:
             f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
         ) from None
     if not text.strip():
-        raise InputError(f"{path} is empty; expected a JSON object")
+        raise InputError(f"{path} is empty; expected a JSON or YAML object")
     return text
 
 
