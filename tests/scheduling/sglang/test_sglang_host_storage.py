@@ -86,6 +86,19 @@ def test_fewer_tokens_than_the_threshold_are_not_looked_for(threshold: int, come
     assert (sim.counters()["host_cache_prefetched_tokens"][0] > 0) == comes
 
 
+@pytest.mark.parametrize("prefetch", PREFETCHES)
+def test_who_looks_again_in_an_idle_engine_goes_on_in_the_next_pass(prefetch: str) -> None:
+    """Others take the pages that the last prompt has seen; too few are left to look for, and when
+    the device is empty nothing else happens that it could wait for.
+    """
+    requests = [(0, 220, 37), (86, 9, 42), (87, 9, 42), (114, 268, 4)]
+    latencies = {"query_latency_ps": MS // 2, "read_latency_ps": MS // 3}
+    storage = stored(prefetch, timeout_ps=5 * MS, **latencies)
+    cache = host(host_pages(120, 16), "write_through", copy_latency_ps=MS // 2, storage=storage)
+    sim = run(requests, sharing(requests, cache, 400, 16, 1, 0))
+    assert_nothing_is_lost(sim, 26, requests)
+
+
 @settings(max_examples=80)
 @given(
     requests_strategy,

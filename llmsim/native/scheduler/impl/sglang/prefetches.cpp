@@ -44,6 +44,7 @@ bool Sglang::looks_again_for_lost(RequestId request) {
     return false;
   }
   prefetch_again(request, SglangStorage::kUnknown);
+  memory_.storage()->leave_out(request);
   return true;
 }
 

@@ -59,6 +59,8 @@ class SglangStorage {
   void prefetch(Asked asked, Ps now);
   // Whether a request goes on with what it has; if so, nothing more comes for it.
   bool ready(RequestId request);
+  // Whoever has asked and gets nothing is left out of this pass only.
+  void leave_out(RequestId request) { passes_again_ |= !searches_.contains(request); }
   void admitted(RequestId request);
   void release(RequestId request);
   // Who looks again in this pass, in the order of the queue.
@@ -71,6 +73,7 @@ class SglangStorage {
 
   // When anything happens next; the largest Ps where nothing does.
   Ps next(Ps now) const;
+  bool passes_again() const { return passes_again_; }
   bool writes() const { return writing_ > 0; }
   // Pages of the host pool that are neither free nor in the tree.
   std::int64_t held() const { return held_ + returned_; }
@@ -119,6 +122,7 @@ class SglangStorage {
   std::int64_t pass_ = 0, asked_tokens_ = 0, writing_ = 0;
   std::int64_t held_ = 0, returned_ = 0;  // pages: that searches hold, and have given back
   Ps now_ = 0;
+  bool passes_again_ = false;
 };
 
 }  // namespace llmsim
