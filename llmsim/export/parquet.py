@@ -169,10 +169,8 @@ _Masked = tuple[Any, NDArray[np.bool_] | None]
 def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
     workload, requests = results.workload, results.requests
     group = requests.group[rows]
-    served = [results.groups[index].model_name if index >= 0 else None for index in group.tolist()]
-    asked = [
-        workload.models[index] if index >= 0 else None for index in workload.model[rows].tolist()
-    ]
+    served = _named([one.model_name for one in results.groups], group)
+    asked = _named(workload.models, workload.model[rows])
     names = [status.name.lower() for status in Status]
     numbers = [str(row) for row in range(rows.start, rows.stop)]
     sessions = workload.session_id[rows] if workload.session_id else [""] * len(group)
@@ -183,6 +181,11 @@ def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
         "model": ([mine or wanted for mine, wanted in zip(served, asked, strict=True)], None),
         "status": ([names[code] for code in requests.status[rows].tolist()], None),
     }
+
+
+def _named(names: Sequence[str], index: NDArray[Any]) -> list[str | None]:
+    """The names of a column of indices; None for -1."""
+    return [names[one] if one >= 0 else None for one in index.tolist()]
 
 
 def _progress(results: Results, rows: slice) -> dict[str, _Masked]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmsim.config.cluster_file.instance import Instance
     from llmsim.config.deployment import Deployment, Group, Node
     from llmsim.lowering import LoweredDeployment
+    from llmsim.lowering.offload.plan import OffloadPlan
     from llmsim.lowering.types import LoweredGroup
 
 
@@ -77,6 +78,21 @@ def _of_node(
 ) -> Iterator[str]:
     here = f"nodes[{node.index}]"
     plans = [group.offload for group in groups if group.offload is not None]
+    yield from _of_memory(fields, here, plans, media)
+    present = {instance.hardware.strip() for instance in fields.instances}
+    powered = () if fields.power is None else fields.power.npu
+    for name in powered:
+        if name not in present:
+            yield (
+                f"{here}.power.npu.{name} changes nothing: no instance of the node has that "
+                "hardware"
+            )
+
+
+def _of_memory(
+    fields: "NodeFields", here: str, plans: "list[OffloadPlan]", media: Collection[str]
+) -> Iterator[str]:
+    """Processors, storage and memory that computes."""
     if fields.cpu is not None and not any(plan.host for plan in plans):
         yield (
             f"{here}.cpu runs nothing: no instance of the node has operators there "
@@ -92,13 +108,6 @@ def _of_node(
                 f"{here}.cpu_mem.{key} changes nothing: no decodes attend there "
                 "(enable_attn_offloading)"
             )
-    present = {instance.hardware.strip() for instance in fields.instances}
-    powered = () if fields.power is None else fields.power.npu
-    absent = [name for name in powered if name not in present]
-    for name in absent:
-        yield (
-            f"{here}.power.npu.{name} changes nothing: no instance of the node has that hardware"
-        )
 
 
 def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") -> Iterator[str]:

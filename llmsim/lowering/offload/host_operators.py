@@ -27,7 +27,7 @@ from llmsim.costs import (
     compile_costs,
 )
 from llmsim.costs.hardware_limits import floor_of, peak_rates_of
-from llmsim.costs.source import MixedGrid, SplitGrid
+from llmsim.costs.source import Floor, MixedGrid, SplitGrid
 from llmsim.lowering.offload.placement import HOST, memory_at, port_of
 from llmsim.lowering.offload.weight_streaming import positions_in_program
 from llmsim.model import (
@@ -124,39 +124,49 @@ def host_plan(
     names = frozenset(op.name for op in operators if device_of(group, op) == HOST)
     if not names:
         return None
+    hardware = _all_sockets(deployment, group)
+    if any(isinstance(op, StateSpace) and op.name in names for op in operators):
+        raise InputError("linear attention keeps its state on the accelerator; leave it there")
+    attends = _attends(operators, names)
+    if attends and kv_room <= 0:
+        raise InfeasibleError(
+            f"cpu_mem: weights there leave no room for the KV cache ({kv_room} B for each device)"
+        )
+    users = [other for other in deployment.groups if other.node == group.node and _uses_host(other)]
+    sharers = sum(other.num_devices for other in users)
+    return HostPlan(hardware, names, sharers, kv_room if attends else None)
+
+
+def _all_sockets(deployment: Deployment, group: Group) -> Hardware:
+    """The processors of the group's node as one device, over the node's memory."""
     node = deployment.nodes[group.node]
     if node.processors is None or node.host_memory is None:
         raise InputError(
             'operator_devices says "cpu", but the node has no cpu (hardware, sockets) and '
             "cpu_mem; give both"
         )
-    sheet = load_hardware(_located(node.processors.hardware, deployment))
+    name, sockets = node.processors.hardware, node.processors.sockets
+    sheet = load_hardware(_located(name, deployment))
     if sheet is None:
-        raise InputError(
-            f'the node\'s cpu.hardware "{node.processors.hardware}" is not known; name a data sheet'
-        )
-    if any(isinstance(op, StateSpace) and op.name in names for op in operators):
-        raise InputError("linear attention keeps its state on the accelerator; leave it there")
+        raise InputError(f'the node\'s cpu.hardware "{name}" is not known; name a data sheet')
+    return replace(
+        sheet,
+        flops={dtype: value * sockets for dtype, value in sheet.flops.items()},
+        memory_bandwidth_bytes_per_s=node.host_memory.bandwidth_bytes_per_s,
+        last_level_cache_bytes=sheet.last_level_cache_bytes * sockets,
+    )
+
+
+def _attends(operators: Sequence[Operator], names: frozenset[str]) -> bool:
+    """Whether the processors run attention, which they do for all layers or for none."""
     attention = {op.name for op in operators if isinstance(op, Attention)}
-    if attention & names and not attention <= names:
+    here = attention & names
+    if here and here != attention:
         raise InputError(
             'operator_devices splits the layers\' attention; say "attention", which stands for '
             "all of it"
         )
-    users = [other for other in deployment.groups if other.node == group.node and _uses_host(other)]
-    kv_bytes = kv_room if attention & names else None
-    if kv_bytes is not None and kv_bytes <= 0:
-        raise InfeasibleError(
-            f"cpu_mem: weights there leave no room for the KV cache ({kv_room} B for each device)"
-        )
-    sockets = node.processors.sockets
-    whole = replace(
-        sheet,
-        flops={name: value * sockets for name, value in sheet.flops.items()},
-        memory_bandwidth_bytes_per_s=node.host_memory.bandwidth_bytes_per_s,
-        last_level_cache_bytes=sheet.last_level_cache_bytes * sockets,
-    )
-    return HostPlan(whole, names, sum(other.num_devices for other in users), kv_bytes)
+    return bool(here)
 
 
 def _uses_host(group: Group) -> bool:
@@ -173,36 +183,45 @@ def with_host_costs(costs: CompiledCosts, request: CostRequest, plan: HostPlan) 
     """The tables with what the node's processors run at what it costs there; light's floor is of
     the rest.
     """
-    there = compile_costs(
-        replace(
-            request,
-            hardware_name=plan.hardware.name,
-            hardware=plan.hardware,
-            group_memory_bandwidth_bytes_per_s=plan.hardware.memory_bandwidth_bytes_per_s,
-            source="auto" if request.source == "silicon" else request.source,
-            collectives="links",
-            plugin="",
-        )
-    )
-    taken = {name: [cost for cost in there.ops if cost.name == name] for name in plan.names}
+    there = _costs_on_host(request, plan.hardware)
+    left = {name: [cost for cost in there.ops if cost.name == name] for name in plan.names}
     ops = tuple(
-        _shared(taken[cost.name].pop(0), plan) if taken.get(cost.name) else cost
-        for cost in costs.ops
+        _shared(left[cost.name].pop(0), plan) if left.get(cost.name) else cost for cost in costs.ops
     )
     attentions = {cost.name: cost for cost in there.attentions if cost.name in plan.names}
     first, *more = (
         _shared_attention(attentions[cost.name], plan) if cost.name in attentions else cost
         for cost in costs.attentions
     )
-    rest = replace(
-        request, operators=tuple(op for op in request.operators if op.name not in plan.names)
+    floor = _floor_of_rest(costs, request, plan.names)
+    return replace(costs, ops=ops, attention=first, more_attention=tuple(more), floor=floor)
+
+
+def _costs_on_host(request: CostRequest, hardware: Hardware) -> CompiledCosts:
+    """What all operators take on the node's processors, which the silicon database lacks."""
+    return compile_costs(
+        replace(
+            request,
+            hardware_name=hardware.name,
+            hardware=hardware,
+            group_memory_bandwidth_bytes_per_s=hardware.memory_bandwidth_bytes_per_s,
+            source="auto" if request.source == "silicon" else request.source,
+            collectives="links",
+            plugin="",
+        )
     )
-    floor = replace(
-        floor_of(rest, peak_rates_of(request), enforce=costs.floor.enforce),
+
+
+def _floor_of_rest(costs: CompiledCosts, request: CostRequest, names: frozenset[str]) -> Floor:
+    """Light's floor of what the accelerators still run."""
+    rest = tuple(op for op in request.operators if op.name not in names)
+    return replace(
+        floor_of(
+            replace(request, operators=rest), peak_rates_of(request), enforce=costs.floor.enforce
+        ),
         memory_bandwidth_bytes_per_s=costs.floor.memory_bandwidth_bytes_per_s,
         peak_flops_per_s=costs.floor.peak_flops_per_s,
     )
-    return replace(costs, ops=ops, attention=first, more_attention=tuple(more), floor=floor)
 
 
 def _shared(cost: OpCost, plan: HostPlan) -> OpCost:

@@ -58,7 +58,11 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
 
 def _twice(ids: Sequence[str]) -> str | None:
     seen: set[str] = set()
-    return next((name for name in ids if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+    for name in ids:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def matching_rows(wanted: Sequence[str], available: Sequence[str]) -> list[int]:

@@ -86,11 +86,12 @@ def read(source: Source, head: Head) -> Table:
             clock.ns(number, fields) if clock else 0,
             rows.tokens(number, fields, asked),
             rows.tokens(number, fields, answered),
-            session=fields[session] or None if session >= 0 else None,
-            model=fields[model] or None if model >= 0 else None,
+            session=rows.text(fields, session),
+            model=rows.text(fields, model),
         )
-        if added and request >= 0 and fields[request]:
-            table.detail(request_id=fields[request])
+        request_id = rows.text(fields, request)
+        if added and request_id:
+            table.detail(request_id=request_id)
         if table.full:
             break
     return table

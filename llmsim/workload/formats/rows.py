@@ -204,6 +204,11 @@ class CsvRows:
         problem = f'"{name}" is "{value}", but must be {wanted}'
         return self.table.refusal(number, problem, column, field=name, value=fields[index])
 
+    @staticmethod
+    def text(fields: list[str], index: int) -> str | None:
+        """An optional column's text; None where the column is missing or the field is empty."""
+        return fields[index] or None if index >= 0 else None
+
     def tokens(self, number: int, fields: list[str], index: int) -> int:
         """A count of tokens; "12.0" is 12."""
         text = fields[index]

@@ -6,15 +6,14 @@ python -m engine.strict.custom_programs FIRST_SEED COUNT EXECUTABLE
 from tests/: the fast executor against the slow one.
 """
 
-import json
 import random
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from engine import chakra_file as ck
 from engine.command import run_case
+from engine.strict.seeds import compare_seeds
 from engine.strict.slow_strict import Run
 
 WAITS_FOR_EVER = 3
@@ -121,18 +120,5 @@ def difference(seed: int, folder: Path, executable: Path) -> str:
     return f"seed {seed}: (slow, fast) {dict(sorted(wrong.items())[:6])}" if wrong else ""
 
 
-def main(first: int, count: int, executable: Path) -> int:
-    """Prints each difference; 1 where there is one."""
-    found = 0
-    for seed in range(first, first + count):
-        with tempfile.TemporaryDirectory() as folder:
-            said = difference(seed, Path(folder), executable)
-        found += bool(said)
-        if said:
-            print(said, flush=True)
-    print(json.dumps({"collectives": count, "different": found}))
-    return int(found > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]).absolute()))
+    sys.exit(compare_seeds(difference, "collectives", sys.argv[1:]))

@@ -6,17 +6,16 @@ python -m engine.strict.strict_programs FIRST_SEED COUNT EXECUTABLE
 from tests/: the fast executor against the slow one.
 """
 
-import json
 import math
 import random
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from engine import chakra_file as ck
 from engine.command import run_case
 from engine.strict import slow_statistics
+from engine.strict.seeds import compare_seeds
 from engine.strict.slow_strict import Run
 
 KINDS = {
@@ -314,18 +313,5 @@ def difference(seed: int, folder: Path, executable: Path) -> str:
     return ""
 
 
-def main(first: int, count: int, executable: Path) -> int:
-    """Prints each difference; 1 where there is one."""
-    found = 0
-    for seed in range(first, first + count):
-        with tempfile.TemporaryDirectory() as folder:
-            said = difference(seed, Path(folder), executable)
-        found += bool(said)
-        if said:
-            print(said, flush=True)
-    print(json.dumps({"programs": count, "different": found}))
-    return int(found > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]).absolute()))
+    sys.exit(compare_seeds(difference, "programs", sys.argv[1:]))

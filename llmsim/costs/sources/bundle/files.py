@@ -108,14 +108,7 @@ def _in_model_folder(
     base = model / variant if input_files.is_folder(model / variant) else model
     degrees = _degrees(base)
     if base == model and not degrees:
-        variants = sorted(p.name for p in input_files.entries(model) if p.is_dir() and _degrees(p))
-        return (
-            None,
-            (
-                f'"{model}" has no profile for "{variant}" (there are: '
-                f"{', '.join(variants) or 'none'})"
-            ),
-        )
+        return None, f'"{model}" has no profile for "{variant}" (there are: {_variants(model)})'
     folder = base / f"tp{request.layout.tp}"
     if request.layout.tp not in degrees:
         exist = ", ".join(f"tp{d}" for d in degrees) or "none"
@@ -131,6 +124,12 @@ def _in_model_folder(
     tp1 = base / "tp1"
     shared = any(input_files.is_file(tp1 / name) for name in ("dense.csv", "moe.csv"))
     return BundleFiles(root, folder, tp1 if shared else None), ""
+
+
+def _variants(model: Path) -> str:
+    """The names of a model's variants that have profiles; "none" where no one has."""
+    folders = [path for path in input_files.entries(model) if path.is_dir()]
+    return ", ".join(sorted(path.name for path in folders if _degrees(path))) or "none"
 
 
 def _degrees(folder: Path) -> list[int]:

@@ -37,7 +37,7 @@ def read(source: Source, head: Head) -> Table:
             rows.seconds_ns(number, fields, at) if at >= 0 else 0,
             rows.tokens(number, fields, prefill),
             rows.tokens(number, fields, decode),
-            session=fields[session] or None if session >= 0 else None,
+            session=rows.text(fields, session),
             ids=_ids(fields[hashes]) if hashes >= 0 else None,
         )
         if table.full:

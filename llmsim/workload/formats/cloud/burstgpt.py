@@ -25,8 +25,8 @@ def read(source: Source, head: Head) -> Table:
             rows.seconds_ns(number, fields, at),
             rows.tokens(number, fields, request),
             rows.tokens(number, fields, response),
-            session=fields[session] or None if session >= 0 else None,
-            model=fields[model] or None if model >= 0 else None,
+            session=rows.text(fields, session),
+            model=rows.text(fields, model),
         )
         if table.full:
             break

@@ -100,10 +100,9 @@ def spelt_out(table: Table, number: int, row: Row, prompts: Prompts) -> Row:
             raise table.refusal(
                 number, f'"message_mode" is "{row.message_mode}"; it may be "history" or "delta"'
             )
-        session = None if row.session_id is None else str(row.session_id)
         delta = row.message_mode == "delta"
         row.input_length = prompts.of_messages(
-            row.messages, row.tools, session, answer or 0, delta=delta
+            row.messages, row.tools, _text(row.session_id), answer or 0, delta=delta
         )
     elif row.payload is not None:
         row.input_length = prompts.of_payload(row.payload)
@@ -135,19 +134,13 @@ def _take_all(table: Table, batch: Batch[Row]) -> bool:
     or less.
     """
     rows = batch.records
-    for row in rows:
-        if (
-            row.timestamp is None
-            or row.input_length is None
-            or row.output_length is None
-            or row.session_id is not None
-            or row.request_id is not None
-            or row.priority is not None
-            or row.delay is not None
-            or row.delay_ms is not None
-        ):
+    for row in rows:  # spelt out, for every row of a long file passes here
+        lacks = row.timestamp is None or row.input_length is None or row.output_length is None
+        named = row.session_id is not None or row.request_id is not None
+        waits = row.delay is not None or row.delay_ms is not None
+        if lacks or named or waits or row.priority is not None:
             return False
-    at_ns = all_scaled_ns([row.timestamp for row in rows], NS_PER_MS)  # type: ignore[misc]  # checked above
+    at_ns = all_scaled_ns([row.timestamp for row in rows], NS_PER_MS)  # type: ignore[misc]
     return at_ns is not None and table.extend(
         Rows(
             batch.numbers,
@@ -164,22 +157,42 @@ def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:
     """Adds one row; refuses it where it lacks a length or, unless the whole file is `untimed`, a
     time.
     """
+    tokens_in, tokens_out = _lengths(table, number, row)
+    at_ns, after_ns = _times(table, number, row, untimed=untimed)
+    added = table.add(
+        number,
+        at_ns,
+        tokens_in,
+        tokens_out,
+        after_ns=after_ns,
+        session=_text(row.session_id),
+        ids=row.hash_ids,
+        model=row.model,
+    )
+    if added and (row.request_id is not None or row.priority is not None):
+        table.detail(request_id=_text(row.request_id), priority=row.priority)
+
+
+def _lengths(table: Table, number: int, row: Row) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer."""
     tokens_in = row.input_length if row.input_length is not None else row.input_tokens
     tokens_out = row.output_length if row.output_length is not None else row.output_tokens
-    if tokens_in is None or tokens_out is None:
-        missing = "input_length" if tokens_in is None else "output_length"
-        instead = " (or text_input, messages, payload)" if tokens_in is None else ""
-        raise table.refusal(
-            number,
-            (
-                f'"{missing}" is missing; a row needs input_length{instead}, output_length and '
-                "timestamp"
-            ),
-        )
+    if tokens_in is not None and tokens_out is not None:
+        return tokens_in, tokens_out
+    missing = "input_length" if tokens_in is None else "output_length"
+    instead = " (or text_input, messages, payload)" if tokens_in is None else ""
+    raise table.refusal(
+        number,
+        f'"{missing}" is missing; a row needs input_length{instead}, output_length and timestamp',
+    )
+
+
+def _times(table: Table, number: int, row: Row, *, untimed: bool) -> tuple[int, int]:
+    """When a row arrives, and how long behind the row before it; 0 and -1 where it does not say."""
     at_ms = row.timestamp if row.timestamp is not None else row.created_time
     delay_ms = row.delay if row.delay is not None else row.delay_ms
-    session = None if row.session_id is None else str(row.session_id)
-    if at_ms is None and not untimed and (delay_ms is None or session is None):
+    follows = delay_ms is not None and row.session_id is not None
+    if at_ms is None and not untimed and not follows:
         raise table.refusal(
             number,
             '"timestamp" is missing; only the later rows of a session may have "delay" instead',
@@ -190,27 +203,15 @@ def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:
         raise table.refusal(
             number, "has a timestamp, but the first row has none: all rows need one, or no row"
         )
-    at_ns = 0 if at_ms is None else scaled_ns(table, number, at_ms, NS_PER_MS, "timestamp")
-    after_ns = (
-        -1
-        if at_ms is not None or delay_ms is None
-        else scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
-    )
-    added = table.add(
-        number,
-        at_ns,
-        tokens_in,
-        tokens_out,
-        after_ns=after_ns,
-        session=session,
-        ids=row.hash_ids,
-        model=row.model,
-    )
-    if added and (row.request_id is not None or row.priority is not None):
-        table.detail(
-            request_id=None if row.request_id is None else str(row.request_id),
-            priority=row.priority,
-        )
+    if at_ms is not None:
+        return scaled_ns(table, number, at_ms, NS_PER_MS, "timestamp"), -1
+    if delay_ms is not None:
+        return 0, scaled_ns(table, number, delay_ms, NS_PER_MS, "delay")
+    return 0, -1
+
+
+def _text(name: str | int | None) -> str | None:
+    return None if name is None else str(name)
 
 
 def rows(workload: Workload, block_tokens: int = BLOCK_TOKENS) -> list[dict[str, object]]:
