@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from llmsim.core import PS_PER_S
-from llmsim.endpoint.engine import Stream
+from llmsim.endpoint.engine.async_engine import Stream
 from llmsim.endpoint.text import Answers
 
 LOGPROB = -1.0

@@ -7,10 +7,10 @@ from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
 from llmsim.api.preparation.prepare import compile_cluster
 from llmsim.config.errors import NotYetError
-from llmsim.endpoint.calls import Endpoint, Served
-from llmsim.endpoint.clock import Clock
-from llmsim.endpoint.engine import AsyncEngine, Listener
-from llmsim.endpoint.live import live_simulation
+from llmsim.endpoint.engine.async_engine import AsyncEngine, Listener
+from llmsim.endpoint.engine.clock import Clock
+from llmsim.endpoint.engine.live import live_simulation
+from llmsim.endpoint.http.calls import Endpoint, Served
 from llmsim.endpoint.metrics import Metrics
 from llmsim.endpoint.text import Answers, tokenizer_of
 

@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from llmsim.core import PS_PER_S, GroupInfo, Status
-from llmsim.endpoint.engine import Stream
-from llmsim.endpoint.live import LiveSimulation
+from llmsim.endpoint.engine.async_engine import Stream
+from llmsim.endpoint.engine.live import LiveSimulation
 from llmsim.export.benchmark_formats.openmetrics import (
     LATENCY_BUCKETS,
     TOKEN_BUCKETS,

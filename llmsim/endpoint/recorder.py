@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from llmsim.core import Status
-from llmsim.endpoint.clock import PS_PER_NS
-from llmsim.endpoint.engine import LoraAdapter, Stream
+from llmsim.endpoint.engine.async_engine import LoraAdapter, Stream
+from llmsim.endpoint.engine.clock import PS_PER_NS
 
 TRACE = "trace.jsonl"
 

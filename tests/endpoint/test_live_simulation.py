@@ -15,8 +15,8 @@ from llmsim.api.cluster import Cluster
 from llmsim.api.preparation.prepare import compile_cluster
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Status
-from llmsim.endpoint.clock import NEVER_PS
-from llmsim.endpoint.live import LiveSimulation, live_simulation
+from llmsim.endpoint.engine.clock import NEVER_PS
+from llmsim.endpoint.engine.live import LiveSimulation, live_simulation
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from llmsim.endpoint import timer
-from llmsim.endpoint.timer import Timer
+from llmsim.endpoint.engine import timer
+from llmsim.endpoint.engine.timer import Timer
 
 
 async def fired(sets: list[float], wait_s: float) -> list[float]:

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "formats/config/system.h"
-#include "formats/traces/matching.h"
-#include "formats/traces/recipes.h"
+#include "formats/traces/collectives/matching.h"
+#include "formats/traces/collectives/recipes.h"
 #include "formats/traces/workload.h"
 #include "model/graph/graph.h"
 #include "model/memory/memory.h"

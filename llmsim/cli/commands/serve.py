@@ -12,7 +12,7 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
-    from llmsim.endpoint.clock import Clock
+    from llmsim.endpoint.engine.clock import Clock
 
 HELP = (
     "Serve a simulated cluster over HTTP, as an OpenAI-compatible endpoint without a GPU "
@@ -97,7 +97,7 @@ def command(
 
     try:
         from llmsim.endpoint.building import built
-        from llmsim.endpoint.server import listening, serve
+        from llmsim.endpoint.http.server import listening, serve
     except ImportError as error:
         raise InputError(
             f"`llmsim serve` needs the package {error.name}; pip install 'llmsim[serve]'"
@@ -138,7 +138,7 @@ def _run(options: "RunOptions", trace: Path, folder: Path | None) -> int:
 
 
 def _clock(name: str, speed: float) -> "Clock":
-    from llmsim.endpoint.clock import RealClock, WarpClock
+    from llmsim.endpoint.engine.clock import RealClock, WarpClock
 
     if name not in CLOCKS:
         raise InputError(f"--clock is {name!r}; it must be real or warp")

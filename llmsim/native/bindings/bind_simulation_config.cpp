@@ -39,7 +39,7 @@ struct PythonSchedulerConfig {
 };
 
 using Pairs = std::vector<std::pair<NetworkNodeId, NetworkNodeId>>;
-using Part = std::tuple<Pairs, std::int64_t, std::int64_t>;
+using CollectivePart = std::tuple<Pairs, std::int64_t, std::int64_t>;
 
 std::vector<FlowEnds> flows(const Pairs& pairs) {
   std::vector<FlowEnds> flows;
@@ -350,7 +350,7 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](PlannedCollective* spec, std::int32_t op, std::int32_t member, std::int64_t from_units,
-             const std::vector<Part>& parts) {
+             const std::vector<CollectivePart>& parts) {
             new (spec) PlannedCollective{op, member, from_units, {}};
             for (const auto& [pairs, share, of] : parts)
               spec->parts.push_back({flows(pairs), share, of});

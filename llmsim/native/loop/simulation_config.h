@@ -16,8 +16,8 @@
 #include "kv/offloading/copies.h"
 #include "kv/tiers/kv_tiers.h"
 #include "kv_transfer/kv_transfer.h"
-#include "loop/layouts.h"
-#include "loop/membership.h"
+#include "loop/membership/layouts.h"
+#include "loop/membership/membership.h"
 #include "network/shared_network.h"
 #include "router/router.h"
 

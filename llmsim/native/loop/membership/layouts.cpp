@@ -1,4 +1,4 @@
-#include "loop/layouts.h"
+#include "loop/membership/layouts.h"
 
 #include <algorithm>
 #include <numeric>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "events/entity.h"
-#include "loop/layout_spec.h"
+#include "loop/membership/layout_spec.h"
 
 namespace llmsim {
 

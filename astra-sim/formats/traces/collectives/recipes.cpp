@@ -1,4 +1,4 @@
-#include "formats/traces/recipes.h"
+#include "formats/traces/collectives/recipes.h"
 
 #include <algorithm>
 #include <set>

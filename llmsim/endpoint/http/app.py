@@ -3,8 +3,8 @@
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from llmsim.endpoint import about, completions, virtual
-from llmsim.endpoint.calls import Endpoint, Handler, Responder
+from llmsim.endpoint.http import about, completions, virtual
+from llmsim.endpoint.http.calls import Endpoint, Handler, Responder
 
 
 def application(endpoint: Endpoint) -> Starlette:

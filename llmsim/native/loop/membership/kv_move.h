@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "loop/layout_spec.h"
+#include "loop/membership/layout_spec.h"
 #include "network/shared_network.h"
 
 namespace llmsim {

@@ -1,4 +1,4 @@
-#include "loop/membership.h"
+#include "loop/membership/membership.h"
 
 #include <algorithm>
 #include <string>

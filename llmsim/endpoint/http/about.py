@@ -1,7 +1,7 @@
 """The calls that are answered with facts about the server."""
 
 from llmsim import __version__
-from llmsim.endpoint.calls import Call
+from llmsim.endpoint.http.calls import Call
 from llmsim.endpoint.protocol import (
     ApiError,
     DetokenizeRequest,

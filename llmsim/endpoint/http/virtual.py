@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from llmsim.core import PS_PER_S
-from llmsim.endpoint.calls import Call, warp_time_ps
-from llmsim.endpoint.clock import NEVER_PS, WarpClock
+from llmsim.endpoint.engine.clock import NEVER_PS, WarpClock
+from llmsim.endpoint.http.calls import Call, warp_time_ps
 from llmsim.endpoint.protocol import ApiError
 
 

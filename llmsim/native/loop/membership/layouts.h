@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "loop/kv_move.h"
-#include "loop/membership.h"
+#include "loop/membership/kv_move.h"
+#include "loop/membership/membership.h"
 
 namespace llmsim {
 

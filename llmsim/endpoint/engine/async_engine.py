@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llmsim.core import Status
-from llmsim.endpoint.clock import PS_PER_NS, Clock, WarpClock
-from llmsim.endpoint.live import LiveSimulation, Progress
+from llmsim.endpoint.engine.clock import PS_PER_NS, Clock, WarpClock
+from llmsim.endpoint.engine.live import LiveSimulation, Progress
+from llmsim.endpoint.engine.timer import Timer
 from llmsim.endpoint.protocol import ApiError
-from llmsim.endpoint.timer import Timer
 
 
 class Listener(Protocol):
@@ -30,7 +30,7 @@ class Listener(Protocol):
 
 
 class LoraAdapter(Protocol):
-    """What answers a request beside its model (`llmsim.endpoint.calls.Adapter`)."""
+    """What answers a request beside its model (`llmsim.endpoint.http.calls.Adapter`)."""
 
     @property
     def name(self) -> str:

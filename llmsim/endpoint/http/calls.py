@@ -15,9 +15,9 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from llmsim.core import PS_PER_S
-from llmsim.endpoint.clock import NEVER_PS, WarpClock
-from llmsim.endpoint.engine import AsyncEngine
-from llmsim.endpoint.live import MOST_ADAPTERS
+from llmsim.endpoint.engine.async_engine import AsyncEngine
+from llmsim.endpoint.engine.clock import NEVER_PS, WarpClock
+from llmsim.endpoint.engine.live import MOST_ADAPTERS
 from llmsim.endpoint.metrics import Metrics
 from llmsim.endpoint.protocol import ApiError, parse
 from llmsim.endpoint.text import Answers, Tokenizer

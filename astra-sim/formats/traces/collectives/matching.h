@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/traces/recipes.h"
+#include "formats/traces/collectives/recipes.h"
 #include "formats/traces/workload.h"
 
 namespace astra_sim::traces {

@@ -1,4 +1,4 @@
-#include "formats/traces/matching.h"
+#include "formats/traces/collectives/matching.h"
 
 #include <algorithm>
 #include <map>

@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 
 from llmsim.config.errors import InputError
-from llmsim.endpoint.app import application
-from llmsim.endpoint.calls import Endpoint
+from llmsim.endpoint.http.app import application
+from llmsim.endpoint.http.calls import Endpoint
 
 DRAIN_S = 4
 """Seconds that answers under way have, after SIGTERM or SIGINT."""

@@ -1,6 +1,6 @@
 // Collectives as data: messages carry what their sender has, in any order that their waits allow,
 // and at the end every rank has what the collective promises; nothing is reduced twice.
-#include "tests/dataflow.h"
+#include "tests/collectives/dataflow.h"
 
 #include <algorithm>
 #include <map>

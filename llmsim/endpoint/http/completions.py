@@ -7,8 +7,15 @@ import msgspec
 
 from llmsim.core import PS_PER_S, Status
 from llmsim.endpoint.answers import Choice, Shape
-from llmsim.endpoint.calls import CLIENT_HEADER, TIME_HEADER, Call, Endpoint, Served, warp_time_ps
-from llmsim.endpoint.engine import Stream
+from llmsim.endpoint.engine.async_engine import Stream
+from llmsim.endpoint.http.calls import (
+    CLIENT_HEADER,
+    TIME_HEADER,
+    Call,
+    Endpoint,
+    Served,
+    warp_time_ps,
+)
 from llmsim.endpoint.protocol import (
     ApiError,
     Asked,

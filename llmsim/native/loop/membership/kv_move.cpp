@@ -1,4 +1,4 @@
-#include "loop/kv_move.h"
+#include "loop/membership/kv_move.h"
 
 #include <algorithm>
 

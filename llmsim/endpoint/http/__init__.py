@@ -1,0 +1,1 @@
+"""The HTTP side of the endpoint: server, routes, checked calls and their answers."""
