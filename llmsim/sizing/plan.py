@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
+from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, link_between_nodes
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.deployment import AfdRole, Deployment, Group, Node
 from llmsim.config.engine.scheduler_kinds import SGLANG
@@ -200,13 +200,13 @@ class Plan:
         for number, (on, pool) in enumerate(self._placed()):
             for node, keys in zip(on, self._instances(pool, number), strict=True):
                 nodes[node].append(keys)
-        link = self._link_gb_per_s
+        link, between = _links_gb_per_s(self.device)
         options = dict((*self.server, *self.engine))
         return {
             "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
-            "within a node are the data sheet's; latencies and the link between nodes are "
-            "assumptions.",
-            "link_bw": [link, link, NODE_LINK_GB_PER_S],
+            "within and between nodes are the data sheet's, or 50 GB/s between them where it has "
+            "no network card; latencies are assumptions.",
+            "link_bw": [link, link, between],
             "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
             **({"engine": options} if options else {}),
             "nodes": [{"instances": instances} for instances in nodes.values()],
@@ -264,10 +264,6 @@ class Plan:
     def _on_one_node(self, shape: Shape) -> bool:
         return shape.devices <= self.devices_per_node
 
-    @property
-    def _link_gb_per_s(self) -> float:
-        return _link_gb_per_s(self.device)
-
 
 @dataclass
 class _Filling:
@@ -306,10 +302,12 @@ def _apart(at: _Filling, parts: list[Part]) -> Iterator[int]:
 
 
 @lru_cache(maxsize=256)
-def _link_gb_per_s(device: str) -> float:
+def _links_gb_per_s(device: str) -> tuple[float, float]:
+    """Within a node, and between nodes."""
     from llmsim.model.hardware import data_sheet
 
-    return data_sheet(device).intra_node_link_bytes_per_s / 1e9
+    sheet = data_sheet(device)
+    return sheet.intra_node_link_bytes_per_s / 1e9, link_between_nodes(sheet)
 
 
 @lru_cache(maxsize=256)
