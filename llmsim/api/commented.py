@@ -10,8 +10,8 @@ NOTES = {
     "link_bw": "GB/s of a device's links: within a node (two dimensions), then between nodes: one "
     "network card for each device, of the data sheet, or 400 Gb/s where it has none.",
     "link_latency": "ns of the same links; assumptions, as no data sheet states them.",
-    "nodes": "One entry for each host; an instance that needs several has nnodes, and hosts without "
-    "instances behind its own.",
+    "nodes": "One entry for each host; an instance that needs several has nnodes, and hosts "
+    "without instances behind its own.",
     "cpu_mem": "GiB, GB/s and ns of the host memory; an assumption. Only KV tiers, offloaded "
     "weights and operators on the host use it.",
     "model_name": "A bundled model, or the path of a config.json (docs/reference/models.md).",

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.sizing.plan import Option, Plan, Pool, Shape
 
 ARCHITECTURES = ("colocated", "pd")
@@ -13,6 +14,10 @@ KNOWN = (*ARCHITECTURES, AFD)
 BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048),))
 """Engine options that are tried: the profile's, and a smaller budget of tokens for each step, which
 trades TTFT for TPOT.
+"""
+WIDE: tuple[tuple[Option, ...], ...] = ((("all2all_backend", "deepep_high_throughput"),),)
+"""Options of vLLM that are tried, too, where data-parallel ranks spread experts over whole nodes:
+rows go to the ranks of their experts, in place of all rows to all ranks.
 """
 STAGES = (1, 2)
 MOST_NODES = 16
@@ -124,13 +129,21 @@ def units(
     inside = list(shapes(model, devices_per_node))
     over = _over_as_many_nodes_as_fit(plan, devices_per_node, inside)
     for shape in (*inside, *over):
-        for engine in BUDGETS:
+        for engine in _options(shape, devices_per_node, server):
             if architecture == "colocated":
                 yield plan(Pool(shape, 1), engine=engine), "both"
             elif not engine and shape.pp == shape.dp == 1:
                 pair = plan(Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
                 yield pair, "prefill"
                 yield pair, "decode"
+
+
+def _options(
+    shape: Shape, devices_per_node: int, server: tuple[Option, ...]
+) -> tuple[tuple[Option, ...], ...]:
+    """The engine options that are tried with a layout."""
+    is_wide = shape.dp > 1 and shape.devices * 2 > devices_per_node
+    return (*BUDGETS, *WIDE) if is_wide and ("scheduler", SGLANG) not in server else BUDGETS
 
 
 def _over_as_many_nodes_as_fit(

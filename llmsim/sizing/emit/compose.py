@@ -14,7 +14,7 @@ MODELS = "/models"
 
 
 def compose(plan: Plan) -> str:
-    """One service for each instance on each of its nodes; a profile for each node, as compose starts
+    """A service for each instance on each of its nodes; a profile for each node, as compose starts
     one host.
     """
     services: dict[str, Any] = {}
