@@ -1,4 +1,4 @@
-"""Asks `llmsim.size` eight questions and checks the answers by an exhaustive search.
+"""Asks `llmsim.size` eleven questions and checks the answers by an exhaustive search.
 
 usage: python evaluation/size_questions.py [--check] [--only NAME]
 
@@ -74,6 +74,21 @@ QUESTIONS = (
     Asked(
         "afd", "Qwen/Qwen3-30B-A3B", "H100",
         {"rate": 60, "slo": "ttft:500,tpot:20", "architecture": "afd"},
+    ),
+    Asked(
+        "experts over nodes", "deepseek-ai/DeepSeek-R1", "H100",
+        {"rate": 2, "input": "fixed:2000", "output_tokens": "fixed:300",
+         "slo": "ttft:3000,tpot:60"},
+    ),
+    Asked(
+        "dense over nodes", "meta-llama/Llama-3.1-405B", "H100",
+        {"rate": 1, "input": "fixed:2000", "output_tokens": "fixed:300",
+         "slo": "ttft:5000,tpot:100"},
+    ),
+    Asked(
+        "little room on a node", "moonshotai/Kimi-K2-Instruct", "H200",
+        {"rate": 4, "input": "fixed:2000", "output_tokens": "fixed:300",
+         "slo": "ttft:3000,tpot:60"},
     ),
 )  # fmt: skip
 

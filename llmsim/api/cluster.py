@@ -1,7 +1,7 @@
 """A cluster as a value: read from a file, made of a mapping, or built from a model and a device."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -11,6 +11,7 @@ from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel
+    from llmsim.model.types import Hardware
 
 LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
@@ -250,7 +251,8 @@ def starter_fields(
     sizes: tuple[int, int, int | None],
     devices_per_node: int,
 ) -> dict[str, Any]:
-    """The keys of a starter file: an instance for each role (None: both), none on two nodes.
+    """The keys of a starter file: an instance for each role (None: both), on a node or, where it is
+    larger, on several of its own.
 
     `sizes` are tp, pp and ep. Raises InputError where the model cannot be split so.
     """
@@ -258,27 +260,69 @@ def starter_fields(
 
     tp, pp, ep = sizes
     needed = tp * pp
-    if needed > devices_per_node:
-        raise InputError(
-            f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
-            f"--devices-per-node {devices_per_node}; lower the first or raise the last"
-        )
+    nodes = _nodes_of(sizes, roles, devices_per_node)
     sheet = data_sheet(device)
     instance = _instance(model, device, sizes)
+    if nodes > 1:
+        instance["nnodes"] = nodes
     instances = [_with_role(instance, role, ep or 1) for role in roles]
-    per_node = devices_per_node // needed
     link = sheet.intra_node_link_bytes_per_s / 1e9
+    over = f" on {nodes} nodes" if nodes > 1 else ""
+    assumed = "" if sheet.network_card_bytes_per_s else ", and so is the link between nodes"
     return {
-        "description": f"{len(roles)} x {model}, each on {needed} {device}. Memory, bandwidth and "
-        "links from the data sheet; latencies, host memory and the link between nodes are "
-        "assumptions.",
-        "link_bw": [link, link, NODE_LINK_GB_PER_S],
+        "description": f"{len(roles)} x {model}, each on {needed} {device}{over}. Memory, "
+        "bandwidth and links from the data sheet; latencies and host memory are "
+        f"assumptions{assumed}.",
+        "link_bw": [link, link, link_between_nodes(sheet)],
         "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
         "nodes": [
-            {"cpu_mem": dict(HOST_MEMORY), "instances": instances[first : first + per_node]}
-            for first in range(0, len(instances), per_node)
+            {"cpu_mem": dict(HOST_MEMORY), "instances": on}
+            for on in _on_nodes(instances, max(1, devices_per_node // needed), nodes)
         ],
     }
+
+
+def link_between_nodes(sheet: "Hardware") -> float:
+    """GB/s between nodes: a device's network card of its data sheet, else an assumption."""
+    card = sheet.network_card_bytes_per_s
+    return NODE_LINK_GB_PER_S if card is None else card / 1e9
+
+
+def _nodes_of(
+    sizes: tuple[int, int, int | None], roles: list[str | None], devices_per_node: int
+) -> int:
+    """The fewest nodes that the devices of an instance fill evenly, stage by stage; raises
+    InputError where there are none.
+    """
+    tp, pp, _ = sizes
+    needed = tp * pp
+    if needed <= devices_per_node:
+        return 1
+    split = f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
+    split += f"--devices-per-node {devices_per_node}"
+    if {"attention", "ffn"} & set(roles):
+        raise InputError(
+            f"{split}, and attention and FFN instances are on one node each; lower the first or "
+            "raise the last"
+        )
+    for nodes in range(-(-needed // devices_per_node), needed):
+        each, left = divmod(needed, nodes)
+        if not left and (each % tp == 0 or tp % each == 0):
+            return nodes
+    if devices_per_node > 1:
+        raise InputError(
+            f"{split}, and it fills no nodes evenly; lower the first or raise the last"
+        )
+    return needed
+
+
+def _on_nodes(
+    instances: list[dict[str, Any]], per_node: int, nodes: int
+) -> Iterator[list[dict[str, Any]]]:
+    """The instances of each node: so many begin on one, and each is on so many nodes."""
+    for first in range(0, len(instances), per_node):
+        yield instances[first : first + per_node]
+        yield from [[] for _ in range(nodes - 1)]
 
 
 def _with_role(instance: dict[str, Any], role: str | None, ep: int) -> dict[str, Any]:

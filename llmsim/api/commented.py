@@ -7,10 +7,11 @@ from typing import Any
 from llmsim.api.cluster import Cluster
 
 NOTES = {
-    "link_bw": "GB/s of a device's links: within a node (two dimensions), then between nodes. The "
-    "last number is an assumption, one card of 400 Gb/s for each device.",
+    "link_bw": "GB/s of a device's links: within a node (two dimensions), then between nodes: one "
+    "network card for each device, of the data sheet, or 400 Gb/s where it has none.",
     "link_latency": "ns of the same links; assumptions, as no data sheet states them.",
-    "nodes": "One entry for each host; an instance never spans two nodes here.",
+    "nodes": "One entry for each host; an instance that needs several has nnodes, and hosts "
+    "without instances behind its own.",
     "cpu_mem": "GiB, GB/s and ns of the host memory; an assumption. Only KV tiers, offloaded "
     "weights and operators on the host use it.",
     "model_name": "A bundled model, or the path of a config.json (docs/reference/models.md).",
@@ -18,6 +19,7 @@ NOTES = {
     "npu_mem": "GiB and GB/s of one device, from the data sheet; drivers report a little less.",
     "tp_size": "Tensor-parallel devices of each pipeline stage.",
     "pp_size": "Pipeline stages.",
+    "nnodes": "Nodes that share the devices evenly: this one and the next ones.",
     "ep_size": "Ranks over which whole experts are spread; 1 shards every expert.",
     "pd_type": "prefill: computes prompts and hands their KV over; decode: generates; attention, "
     "ffn: run their halves of every layer, for prompts too where no instance has prefill.",
@@ -106,7 +108,7 @@ def _yaml(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
             yield f"  # {NOTES['cpu_mem']}"
         told.add("cpu_mem")
         yield f"  - cpu_mem: {json.dumps(node['cpu_mem'])}"
-        yield "    instances:"
+        yield "    instances:" if node["instances"] else "    instances: []"
         for instance in node["instances"]:
             if told >= set(instance) - {"npu_mem"}:
                 yield f"      - {json.dumps(instance)}"

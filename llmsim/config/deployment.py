@@ -189,6 +189,13 @@ class Group(Struct, frozen=True):
     """Whether the file asks for whole experts on each rank, under vLLM's name."""
     afd: AfdRole | None = None
     """None: the group runs whole layers."""
+    nnodes: int = 1
+    """Nodes that share its devices evenly in the order of the ranks, `node` and the next ones."""
+
+    @property
+    def devices_on_node(self) -> int:
+        """Devices that it has on each of its nodes."""
+        return self.num_devices // self.nnodes
 
     @property
     def role(self) -> str | None:

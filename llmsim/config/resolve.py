@@ -71,8 +71,9 @@ def resolve(
         else:
             group = _group(cluster, location, instance, command_line, nodes_of, switches, sheet)
         before = instance, group
-        for _ in range(instance.layout.replicas):
-            groups.append(replace(group, index=len(groups)))
+        for rank in range(instance.layout.replicas):
+            node = group.node + rank * (instance.nnodes or 1) // instance.layout.replicas
+            groups.append(replace(group, index=len(groups), node=node))
     groups = resolve_afd(cluster, groups)
     return Deployment(
         cluster_path=cluster.path,
@@ -154,7 +155,9 @@ def _group(
     node = location[1]
     assert isinstance(node, int)
     dp_group, dp = instance.dp_group, len(nodes_of[instance.dp_group])
+    nodes, dp_nodes = instance.nnodes or 1, len(set(nodes_of[instance.dp_group]))
     if layout.replicas > 1:
+        dp_nodes = nodes
         alone = instance.pd_type in AFD_ROLES  # ranks share nothing but the FFN instances
         dp_group, dp = (None, 1) if alone else (field_path(location), layout.replicas)
     return Group(
@@ -172,7 +175,8 @@ def _group(
         pp_layers=instance.pp_layers,
         dp_group=dp_group,
         dp=dp,
-        dp_nodes=len(set(nodes_of[instance.dp_group])),
+        dp_nodes=dp_nodes,
+        nnodes=max(1, nodes // layout.replicas),
         pd_type=None if instance.pd_type in AFD_ROLES else instance.pd_type,
         memory=memory,
         engine=_engine(cluster, location, layers, profile, instance, memory.capacity_bytes),

@@ -44,6 +44,7 @@ from llmsim.lowering.network.contended.meeting import (
 )
 from llmsim.lowering.network.servers import server_notes
 from llmsim.lowering.network.topology import Routes, routes_of
+from llmsim.lowering.offload.host_memory import refuse_memories_of_several_nodes
 from llmsim.lowering.offload.plan import evicted_notes
 from llmsim.lowering.parallel_layout import (
     LoweredLockstep,
@@ -81,6 +82,7 @@ def lower(
     Raises InputError for what is inconsistent, InfeasibleError for what does not fit.
     """
     _check_size(deployment)
+    refuse_memories_of_several_nodes(deployment)
     deployment = adjusted(deployment, options.calibration, options.disabled_terms)
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     routes = routes_of(deployment)
@@ -199,6 +201,7 @@ def _kind(
         group.pp_layers,
         group.dp,
         group.dp_nodes,
+        group.nnodes,
     )
     offloads = group.offloading != Offloading()
     return (

@@ -64,6 +64,8 @@ class TrafficTable(Struct, frozen=True, eq=False):
     """Over which the members are spread, one after the other and evenly."""
     own: int = 1
     """Members that the group itself is."""
+    node_devices: int = 0
+    """Devices of a member on each of its nodes; 0: they are on one."""
 
     def traffic(self, activity: Mapping[str, Any]) -> Traffic:
         """The bytes of a run, from the core's counts (`Simulation.activity`); exact but for the
@@ -125,12 +127,26 @@ class TrafficTable(Struct, frozen=True, eq=False):
         """The part of what a collective sends that goes to another node: a ring leaves each node
         once.
         """
-        if self.nodes == 1 or op.among not in ("members", "everyone"):
+        ranks, nodes = self._spread(op)
+        if nodes == 1:
             return Fraction(0)
-        ranks = self.members * (self.ranks if op.among == "everyone" else 1)
+        if op.collective == "send":
+            return Fraction(nodes - 1, ranks - 1)
         if op.collective == "all_to_all":
-            return Fraction(ranks - ranks // self.nodes, ranks - 1)
-        return Fraction(self.nodes, ranks)
+            return Fraction(ranks - ranks // nodes, ranks - 1)
+        return Fraction(nodes, ranks)
+
+    def _spread(self, op: Collective) -> tuple[int, int]:
+        """(ranks of a collective, or stages that hand on; nodes that they are on)."""
+        if op.among in ("members", "everyone") and self.members > 1:
+            ranks = self.members * (self.ranks if op.among == "everyone" else 1)
+            return ranks, min(self.nodes, ranks)
+        if op.collective == "send":
+            ranks, devices = self.stages, self.ranks * self.stages
+        else:
+            ranks, devices = (self.layout or Layout(self.ranks)).ranks(op.among), self.ranks
+        filled = -(-devices // self.node_devices) if self.node_devices else 1
+        return ranks, min(filled, ranks)
 
     def _sent(self, op: Collective) -> int:
         """How many times the size of its tensor a collective sends, all members together."""
@@ -175,6 +191,7 @@ def traffic_table(
     layout: Layout | None = None,
     hosted: frozenset[str] = frozenset(),
     nodes: int = 1,
+    node_devices: int = 0,
 ) -> TrafficTable:
     """The table of a group of `tp` ranks in each stage, or of a layout's; the processors run the
     `hosted` operators. A layout of FFNs alone is one of all members.
@@ -182,7 +199,16 @@ def traffic_table(
     ranks = tp if layout is None else layout.stage_ranks
     own = 1 if layout is None else layout.own_members
     return TrafficTable(
-        tuple(operators), ranks, members * own, stages, layout, tuple(copies), hosted, nodes, own
+        tuple(operators),
+        ranks,
+        members * own,
+        stages,
+        layout,
+        tuple(copies),
+        hosted,
+        nodes,
+        own,
+        node_devices,
     )
 
 

@@ -299,13 +299,8 @@ def _nothing_runs(answer: Answer) -> list[str]:
         return []
     lines = []
     for device, split in found.fitting.items():
-        options = []
-        if split.devices > question.devices_per_node:
-            options.append(f"--devices-per-node {split.devices}")
         if split.devices > question.max_devices:
-            options.append(f"--max-devices {split.devices}")
-        if options:
-            lines.append(f"It fits {split.devices} {device}: give {' '.join(options)}.")
+            lines.append(f"It fits {split.devices} {device}: give --max-devices {split.devices}.")
     for reason in (LENGTH, TPOT, TTFT, COMPUTE):
         if reason in found.pruned.examples:
             sentence = REASONS[reason][0].upper() + REASONS[reason][1:]

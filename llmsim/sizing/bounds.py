@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MEMORY, SPLIT, LENGTH = "does not fit the memory", "cannot be split so", "KV of a request"
 TPOT, TTFT, COMPUTE = "TPOT below the speed of light", "TTFT below the speed of light", "compute"
+SPREAD = "little to gain over nodes"
 REASONS = {
     MEMORY: "the weights and one KV block do not fit the memory",
     SPLIT: "the layout does not split the model",
@@ -33,9 +34,12 @@ REASONS = {
     TPOT: "reading the weights of a step takes longer than the TPOT target",
     TTFT: "computing the prompts takes longer than the TTFT target at the data sheet's peak",
     COMPUTE: "the load needs more than the data sheet's peak of all devices",
+    SPREAD: "a node holds the model with room for KV, so that instances over nodes gain little",
 }
 """Why a plan is pruned before any run."""
 DEVICES = "more than --max-devices"
+LEAST_GAIN = 1.25
+"""Instances over nodes are tried at once where they may serve so many times as much a device."""
 US_PER_MS, US_PER_S = 1e3, 1e6
 
 
@@ -147,6 +151,28 @@ def fits(plan: Plan, options: LoweringOptions) -> bool:
     except LlmsimError:
         return False
     return True
+
+
+def gain_over_nodes(plan: Plan, options: LoweringOptions) -> float:
+    """How many times as many tokens a device may generate in an instance over several nodes as in
+    one of a whole node, were the network free; infinite where no node holds the model.
+
+    A step reads the weights of a device and the KV of its sequences. Over n nodes a device reads an
+    n-th of the weights, beside as much KV: where all KV is in use, steps of as many tokens are
+    (W + K) / (W / n + K) times as fast.
+    """
+    shape = plan.pools[0].shape
+    each = shape.devices // shape.nodes
+    inside = Shape(each, ep=each if shape.ep > 1 else 1)
+    alone = Plan(
+        plan.model, plan.device, (Pool(inside, 1),), (), plan.devices_per_node, plan.server
+    )
+    try:
+        ledger = views_of(alone.deployment(), alone.pools[0], 0, options)[0].ledger
+    except LlmsimError:  # it does not fit, or is not split so
+        return math.inf
+    weights = -dict(ledger.lines)["weights"]
+    return (weights + ledger.kv_bytes) / (weights / shape.nodes + ledger.kv_bytes)
 
 
 class Reason(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PER_S
+from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, link_between_nodes
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.deployment import AfdRole, Deployment, Group, Node
 from llmsim.config.engine.scheduler_kinds import SGLANG
@@ -43,6 +43,10 @@ class Shape:
     """
     lanes: int = 0
     """Micro-batches of a batch where attention and FFN are apart; 0: the cluster file's default."""
+    nodes: int = 1
+    """Nodes that share the devices of an instance evenly, stage by stage and rank by rank; what has
+    attention and FFN apart says 1, and its instances are on one node each.
+    """
 
     @property
     def devices(self) -> int:
@@ -61,7 +65,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """`TP4`, `TP4 PP2`, `DP8 EP8`, `(3 attention TP2, 2 FFN TP8)`."""
+        """`TP4`, `TP8 PP2 on 2 nodes`, `DP8 EP8`, `(3 attention TP2, 2 FFN TP8)`."""
         attention = self.tp // self.dp
         shown = {
             f"TP{attention}": attention > 1 or self.dp == 1,
@@ -71,6 +75,7 @@ class Shape:
             f"EP{self.ep}": self.ep > 1 and not self.ffn,
         }
         words = " ".join(word for word, here in shown.items() if here)
+        words += f" on {self.nodes} nodes" if self.nodes > 1 else ""
         return self._label_of_roles(words) if self.ffn else words
 
     def _label_of_roles(self, attention: str) -> str:
@@ -97,14 +102,16 @@ class Shape:
 
     def keys(self, *, experts: bool) -> dict[str, int]:
         """The layout keys of an instance of the cluster file."""
+        nodes = {"nnodes": self.nodes} if self.nodes > 1 else {}
         if self.dp > 1:
             return {
                 "attn_tp_size": self.tp // self.dp,
                 "attn_dp_size": self.dp,
                 "ffn_tp_size": self.tp // self.ep,
                 "ffn_ep_size": self.ep,
+                **nodes,
             }
-        sizes = {"tp_size": self.tp, "pp_size": self.pp}
+        sizes = {"tp_size": self.tp, "pp_size": self.pp, **nodes}
         return {**sizes, "ep_size": self.ep} if experts else sizes
 
 
@@ -154,6 +161,16 @@ class Plan:
         return sum(pool.devices for pool in self.pools)
 
     @property
+    def nodes(self) -> int:
+        """Nodes that its instances are on."""
+        return max(max(on) + pool.shape.nodes for on, pool in self._placed())
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether an instance is on several nodes; parts that are on one node each are none."""
+        return any(pool.shape.nodes > 1 for pool in self.pools)
+
+    @property
     def architecture(self) -> str:
         """`colocated`, `pd`, or `afd` where attention and FFN are on devices of their own."""
         if any(pool.shape.ffn for pool in self.pools):
@@ -179,20 +196,20 @@ class Plan:
 
     def fields(self) -> dict[str, Any]:
         """The keys of its cluster file; instances fill one node after the other."""
-        nodes: dict[int, list[dict[str, Any]]] = {}
+        nodes: dict[int, list[dict[str, Any]]] = {i: [] for i in range(self.nodes)}
         for number, (on, pool) in enumerate(self._placed()):
             for node, keys in zip(on, self._instances(pool, number), strict=True):
-                nodes.setdefault(node, []).append(keys)
-        link = self._link_gb_per_s
+                nodes[node].append(keys)
+        link, between = _links_gb_per_s(self.device)
         options = dict((*self.server, *self.engine))
         return {
             "description": f"{self.model}: {self.label} on {self.devices} {self.device}. Links "
-            "within a node are the data sheet's; latencies and the link between nodes are "
-            "assumptions.",
-            "link_bw": [link, link, NODE_LINK_GB_PER_S],
+            "within and between nodes are the data sheet's, or 50 GB/s between them where it has "
+            "no network card; latencies are assumptions.",
+            "link_bw": [link, link, between],
             "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
             **({"engine": options} if options else {}),
-            "nodes": [{"instances": nodes[i]} for i in sorted(nodes)],
+            "nodes": [{"instances": instances} for instances in nodes.values()],
         }
 
     def deployment(self) -> Deployment:
@@ -205,14 +222,17 @@ class Plan:
 
     def _placed(self) -> Iterator[tuple[tuple[int, ...], Pool]]:
         """Every instance with the nodes of its parts: the first node with enough free devices after
-        the last. Attention and FFN that one node cannot hold are on nodes of their own.
+        the last. An instance over several nodes begins on a free one. Attention and FFN that one
+        node cannot hold are on nodes of their own.
         """
         at = _Filling(self.devices_per_node)
         for pool in self.pools:
             parts = pool.shape.instances(experts=_has_experts(self.model))
             whole = self._on_one_node(pool.shape)
             for _ in range(pool.count):
-                if whole:
+                if pool.shape.nodes > 1:
+                    yield (at.take_nodes(pool.shape.nodes),), pool
+                elif whole:
                     yield (at.take(pool.shape.devices),) * len(parts), pool
                 else:
                     yield tuple(_apart(at, parts)), pool
@@ -244,10 +264,6 @@ class Plan:
     def _on_one_node(self, shape: Shape) -> bool:
         return shape.devices <= self.devices_per_node
 
-    @property
-    def _link_gb_per_s(self) -> float:
-        return _link_gb_per_s(self.device)
-
 
 @dataclass
 class _Filling:
@@ -263,6 +279,12 @@ class _Filling:
             self.next()
         self.used += devices
         return self.node
+
+    def take_nodes(self, nodes: int) -> int:
+        """The first of so many nodes, which nothing else uses."""
+        self.next()
+        first, self.node = self.node, self.node + nodes
+        return first
 
     def next(self) -> None:
         """Leaves the rest of a node that has any instance free."""
@@ -280,10 +302,12 @@ def _apart(at: _Filling, parts: list[Part]) -> Iterator[int]:
 
 
 @lru_cache(maxsize=256)
-def _link_gb_per_s(device: str) -> float:
+def _links_gb_per_s(device: str) -> tuple[float, float]:
+    """Within a node, and between nodes."""
     from llmsim.model.hardware import data_sheet
 
-    return data_sheet(device).intra_node_link_bytes_per_s / 1e9
+    sheet = data_sheet(device)
+    return sheet.intra_node_link_bytes_per_s / 1e9, link_between_nodes(sheet)
 
 
 @lru_cache(maxsize=256)
@@ -325,14 +349,13 @@ def _expanded(plan: Plan) -> Deployment:
             path = f"nodes[{node}].instances[{at}]"
             for group in part:
                 dp_group = path if group.dp_group is not None else None
-                groups.append(
-                    replace(group, index=len(groups), node=node, field_path=path, dp_group=dp_group)
-                )
+                placed = {"index": len(groups), "node": node + group.node - part[0].node}
+                groups.append(replace(group, **placed, field_path=path, dp_group=dp_group))
         if pool.shape.ffn:
             groups[first:] = _together(groups[first:], number)
     nodes = tuple(
         Node(i, None, tuple(group.index for group in groups if group.node == i))
-        for i in sorted(counts)
+        for i in range(plan.nodes)
     )
     return replace(small, nodes=nodes, groups=tuple(groups))
 

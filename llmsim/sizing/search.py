@@ -12,16 +12,19 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmsim.config.errors import LlmsimError, WiderSplit
 from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.bounds import (
     DEVICES,
+    LEAST_GAIN,
     MEMORY,
+    SPREAD,
     Pruned,
     Reason,
     fitting_splits,
+    gain_over_nodes,
     most_per_instance,
     pruned_reason,
 )
@@ -32,6 +35,9 @@ from llmsim.sizing.plan import Option, Plan, Pool
 from llmsim.sizing.shapes import STAGES, units
 from llmsim.sizing.targets import Miss, Targets
 from llmsim.sizing.workers.workers import Workers
+
+if TYPE_CHECKING:
+    from llmsim.lowering import LoweringOptions
 
 FEWEST_VERIFIED = 1000
 """Requests of a run that decides. Estimates have as many where lengths are drawn: the longest of
@@ -153,12 +159,38 @@ class Found:
 def search(question: Question, workers: Workers, prices: Mapping[str, float | None]) -> Found:
     """The answer to a question; raises InputError."""
     found = Found(question)
-    plans = _unpruned(question, found.pruned)
+    plans, later = _unpruned(question, found.pruned)
     if not plans and found.pruned.counts.keys() & {MEMORY, DEVICES}:
         found.fitting = fitting_splits(
             question.model, question.devices, max(STAGES), question.server
         )
-    _measure_units(found, plans, workers, prices)
+    _search(found, plans, plans, workers, prices)
+    if found.meeting:
+        for one in later:
+            found.pruned.add(SPREAD, one.plan)
+    elif later:
+        _search(found, later, [*plans, *later], workers, prices)
+    found.evaluated += len(found.units)
+    if not found.meeting and not found.missing:
+        found.missing += _units_that_miss(found, workers)
+    _order_missing(found)
+    if found.meeting:
+        (found.beyond,) = workers.map(
+            "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
+        )
+    return found
+
+
+def _search(
+    found: Found,
+    plans: "Sequence[Bounded]",
+    planned: "Sequence[Bounded]",
+    workers: Workers,
+    prices: Mapping[str, float | None],
+) -> None:
+    """Measures plans and verifies what may be the best; those `planned` before are measured."""
+    question = found.question
+    _measure_units(found, plans, planned, workers, prices)
     starts = _starts(question, found.units, prices)
     near = _near(starts, question, prices)
     kept = _kept(near, question)
@@ -174,15 +206,6 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
             found.pruned.add(ESTIMATE, plan)
     if question.load.shares_prefixes():
         _try_cheaper(found, plans, workers, prices)
-    found.evaluated += len(found.units)
-    if not found.meeting and not found.missing:
-        found.missing += _units_that_miss(found, workers)
-    _order_missing(found)
-    if found.meeting:
-        (found.beyond,) = workers.map(
-            "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
-        )
-    return found
 
 
 def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
@@ -367,10 +390,12 @@ def verified(bench: Bench, task: tuple[Plan, Question]) -> Candidate:
 def _measure_units(
     found: Found,
     plans: "Sequence[Bounded]",
+    planned: "Sequence[Bounded]",
     workers: Workers,
     prices: Mapping[str, float | None],
 ) -> None:
-    """The capacity of one instance of each layout, the most promising first.
+    """The capacity of one instance of each layout, the most promising first, and those of one node
+    before those over several.
 
     A layout that cannot come near the best estimate at the data sheet's peak is left out, and so
     are other engine options of a layout that is far from it. The best estimate is of an instance
@@ -379,7 +404,12 @@ def _measure_units(
     """
     question = found.question
     waiting = sorted(
-        plans, key=lambda one: (bool(one.plan.engine), one.least_cost(question, prices))
+        plans,
+        key=lambda one: (
+            one.plan.spans_nodes,
+            bool(one.plan.engine),
+            one.least_cost(question, prices),
+        ),
     )
     best = math.inf
     costs: dict[tuple[str, tuple[Pool, ...]], float] = {}
@@ -405,7 +435,7 @@ def _measure_units(
         if starts:
             best = cost_of(starts[0], question, prices)
         left = []
-        alone = set(_alone(plans, found.units))
+        alone = set(_alone(planned, found.units))
         for bounded in waiting:
             if (bounded.plan.device, bounded.role) in alone:
                 found.pruned.add(PARTNER, bounded.plan)
@@ -479,40 +509,52 @@ class Bounded:
         return cost_of(alone, question, prices)
 
 
-def _unpruned(question: Question, pruned: Pruned) -> list[Bounded]:
-    """The instances that nothing rules out; a reason is counted once for each layout.
+def _unpruned(question: Question, pruned: Pruned) -> tuple[list[Bounded], list[Bounded]]:
+    """The instances that nothing rules out, and those over nodes that gain little over others; a
+    reason is counted once for each layout.
 
     Several architectures may have the same prefill instances, which are kept once.
     """
     from llmsim.lowering import LoweringOptions
 
-    kept, options = [], LoweringOptions()
+    kept: list[Bounded] = []
+    later: list[Bounded] = []
+    options = LoweringOptions()
     roles: set[tuple[Any, ...]] = set()
-    for device in question.devices:
-        for architecture in question.architectures:
-            for plan, role in units(
-                question.model, device, architecture, question.devices_per_node, question.server
-            ):
-                role_key = (device, role, plan.pools[1 if role == "decode" else 0], plan.engine)
-                if role_key in roles:
-                    continue
-                most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
-                load = replace(question.load, level=question.load.level / max(1, most))
-                requests = enough_requests(
-                    question.load, question.targets, question.load.level, FEWEST_VERIFIED
-                )
-                reason = pruned_reason(
-                    plan, load, _role_targets(question.targets, role), requests, options
-                )
-                if not reason.name and plan.devices > question.max_devices:
-                    reason = Reason(DEVICES, f"{plan.devices} devices", plan.devices)
-                if reason.name:
-                    pruned.add(reason.name, plan, reason.sentence, reason.excess)
-                else:
-                    bound = most_per_instance(plan, role, question.load, options)
-                    kept.append(Bounded(plan, role, bound))
-                    roles.add(role_key)
-    return kept
+    for plan, role in _planned(question):
+        role_key = (plan.device, role, plan.pools[1 if role == "decode" else 0], plan.engine)
+        if role_key in roles:
+            continue
+        reason = _reason(plan, role, question, options)
+        if reason.name:
+            pruned.add(reason.name, plan, reason.sentence, reason.excess)
+            continue
+        roles.add(role_key)
+        bounded = Bounded(plan, role, most_per_instance(plan, role, question.load, options))
+        gains = not plan.spans_nodes or gain_over_nodes(plan, options) >= LEAST_GAIN
+        (kept if gains else later).append(bounded)
+    return kept, later
+
+
+def _planned(question: Question) -> Iterable[tuple[Plan, str]]:
+    """Every plan of one instance, or of one of each role, and what it is measured for."""
+    for device, architecture in itertools.product(question.devices, question.architectures):
+        yield from units(
+            question.model, device, architecture, question.devices_per_node, question.server
+        )
+
+
+def _reason(plan: Plan, role: str, question: Question, options: "LoweringOptions") -> Reason:
+    """Why an instance is left out without a run; no name where nothing rules it out."""
+    most = question.max_devices // min(pool.shape.devices for pool in plan.pools)
+    load = replace(question.load, level=question.load.level / max(1, most))
+    requests = enough_requests(
+        question.load, question.targets, question.load.level, FEWEST_VERIFIED
+    )
+    reason = pruned_reason(plan, load, _role_targets(question.targets, role), requests, options)
+    if not reason.name and plan.devices > question.max_devices:
+        return Reason(DEVICES, f"{plan.devices} devices", plan.devices)
+    return reason
 
 
 def _role_targets(targets: Targets, role: str) -> Targets:

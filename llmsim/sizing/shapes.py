@@ -1,9 +1,10 @@
 """The layouts that a model could have on a device, and the plans that are made of them."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.sizing.plan import Option, Plan, Pool, Shape
 
 ARCHITECTURES = ("colocated", "pd")
@@ -14,7 +15,13 @@ BUDGETS: tuple[tuple[Option, ...], ...] = ((), (("max_num_batched_tokens", 2048)
 """Engine options that are tried: the profile's, and a smaller budget of tokens for each step, which
 trades TTFT for TPOT.
 """
+WIDE: tuple[tuple[Option, ...], ...] = ((("all2all_backend", "deepep_high_throughput"),),)
+"""Options of vLLM that are tried, too, where data-parallel ranks spread experts over whole nodes:
+rows go to the ranks of their experts, in place of all rows to all ranks.
+"""
 STAGES = (1, 2)
+MOST_NODES = 16
+"""Nodes of an instance at most."""
 NODES_OF_ROLES = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
 """Nodes of attention and of FFN that run layers together, as far as they are tried unasked."""
 
@@ -37,6 +44,27 @@ def shapes(model: str, devices_per_node: int, stages: tuple[int, ...] = STAGES) 
             if tp > 2:
                 yield Shape(tp, ep=tp, dp=tp // 2)
         tp *= 2
+
+
+def shapes_over_nodes(model: str, devices_per_node: int, nodes: int) -> Iterator[Shape]:
+    """The layouts that engines run over so many nodes, with as many devices of each as the largest
+    layout of one node has.
+
+    Stages are whole nodes, or tensor-parallel ranks are on all nodes. Whole experts are spread over
+    all nodes, whose attention is tensor-parallel, or data-parallel between nodes or devices.
+    """
+    from llmsim.model import load_model
+
+    each = 1 << (devices_per_node.bit_length() - 1)
+    every = each * nodes
+    yield Shape(each, nodes, nodes=nodes)
+    yield Shape(every, nodes=nodes)
+    if load_model(model).num_experts:
+        if each > 1:
+            yield Shape(each, nodes, ep=each, nodes=nodes)
+        yield Shape(every, ep=every, nodes=nodes)
+        for ranks in sorted({nodes, every}):
+            yield Shape(every, ep=every, dp=ranks, nodes=nodes)
 
 
 def afd_shapes(
@@ -89,21 +117,50 @@ def units(
     Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
     data-parallel attention between two roles take seconds a run. Under `afd` the decode instances
     have attention and FFN apart, or such instances do both. An instance of one role has as partner
-    the smallest one of the other role that fits the memory.
+    the smallest one of the other role that fits the memory. Instances over several nodes come last.
     """
     if architecture == AFD:
         yield from _afd_units(model, device, devices_per_node, server)
         return
-    for shape in shapes(model, devices_per_node):
-        for engine in BUDGETS:
+
+    def plan(*pools: Pool, engine: tuple[Option, ...] = ()) -> Plan:
+        return Plan(model, device, pools, engine, devices_per_node, server)
+
+    inside = list(shapes(model, devices_per_node))
+    over = _over_as_many_nodes_as_fit(plan, devices_per_node, inside)
+    for shape in (*inside, *over):
+        for engine in _options(shape, devices_per_node, server):
             if architecture == "colocated":
-                pools = (Pool(shape, 1),)
-                yield Plan(model, device, pools, engine, devices_per_node, server), "both"
+                yield plan(Pool(shape, 1), engine=engine), "both"
             elif not engine and shape.pp == shape.dp == 1:
-                pair = (Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
-                plan = Plan(model, device, pair, engine, devices_per_node, server)
-                yield plan, "prefill"
-                yield plan, "decode"
+                pair = plan(Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
+                yield pair, "prefill"
+                yield pair, "decode"
+
+
+def _options(
+    shape: Shape, devices_per_node: int, server: tuple[Option, ...]
+) -> tuple[tuple[Option, ...], ...]:
+    """The engine options that are tried with a layout."""
+    is_wide = shape.dp > 1 and shape.devices * 2 > devices_per_node
+    return (*BUDGETS, *WIDE) if is_wide and ("scheduler", SGLANG) not in server else BUDGETS
+
+
+def _over_as_many_nodes_as_fit(
+    plan: Callable[[Pool], Plan], devices_per_node: int, inside: Sequence[Shape]
+) -> Iterator[Shape]:
+    """Layouts over the fewest nodes that hold the model, at least two, and over twice as many."""
+    from llmsim.lowering import LoweringOptions
+    from llmsim.sizing.bounds import fits
+
+    model, options = plan(Pool(inside[0], 1)).model, LoweringOptions()
+    nodes, left = 2, 2
+    while nodes <= MOST_NODES and left:
+        found = list(shapes_over_nodes(model, devices_per_node, nodes))
+        if left < 2 or any(fits(plan(Pool(shape, 1)), options) for shape in found):
+            left -= 1
+        yield from found
+        nodes *= 2
 
 
 def _afd_units(

@@ -118,7 +118,7 @@ def test_paths_hold_wherever_the_file_is(tmp_path: Path, monkeypatch: pytest.Mon
         (["Qwen/Qwen3-8", "H200"], 'did you mean "Qwen/Qwen3-8B"'),
         (["Qwen/Qwen3-8B", "H2001"], 'did you mean "H200"'),
         (["Qwen/Qwen3-8B", "H200", "--tp", "3"], "tp must divide"),
-        (["Qwen/Qwen3-8B", "H200", "--tp", "16"], "needs 16 devices"),
+        (["Qwen/Qwen3-8B", "H200", "--pp", "11"], "needs 11 devices"),
         (["Qwen/Qwen3-8B", "H200", "--pp", "40", "--devices-per-node", "64"], "36 layers"),
         (["Qwen/Qwen3-8B", "H200", "-n", "0"], "--instances"),
         (["Qwen/Qwen3-8B", "H200", "--ep", "2"], "--ep is 2; Qwen/Qwen3-8B has no experts"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import llmsim
 from llmsim.cli import main
 from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
@@ -67,15 +68,24 @@ def test_init_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*words, "--tp", "4"]) == 0
 
 
-def test_init_has_the_option_that_its_sentence_names(
+def test_init_spreads_a_large_instance_over_nodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["init", "--model", "moonshotai/Kimi-K3", "--device", "H200", "--tp", "32"]
-    words += ["-o", str(tmp_path / "cluster.json")]
-    assert main(words) == 2
-    assert "--devices-per-node 8; lower the first or raise the last" in capsys.readouterr().err
-    assert main([*words, "--devices-per-node", "32"]) == 0
-    assert "each on 32 H200" in capsys.readouterr().out
+    path = tmp_path / "cluster.json"
+    words = ["init", "--model", "meta-llama/Llama-3.1-405B", "--device", "H100", "-o", str(path)]
+    assert main([*words, "--tp", "8"]) == 3
+    assert "it would fit with --tp 16 or" in capsys.readouterr().err
+    assert main([*words, "--tp", "16", "--prefill", "1", "--decode", "1"]) == 0
+    assert "each on 16 H100 on 2 nodes" in capsys.readouterr().out
+    nodes = llmsim.Cluster.load(path).fields()["nodes"]
+    roles = [[one["pd_type"] for one in node["instances"]] for node in nodes]
+    assert roles == [["prefill"], [], ["decode"], []]
+    assert {one["nnodes"] for node in nodes for one in node["instances"]} == {2}
+    assert main([*words[:-1], str(tmp_path / "c.yaml"), "--tp", "8", "--pp", "2"]) == 0
+    deployment = llmsim.Cluster.load(tmp_path / "c.yaml")
+    assert deployment.fields()["nodes"][1]["instances"] == []
+    assert main([*words, "--force", "--tp", "1", "--pp", "11"]) == 2
+    assert "fills no nodes evenly; lower the first or raise the last" in capsys.readouterr().err
 
 
 def test_an_installed_package_has_its_own_examples(

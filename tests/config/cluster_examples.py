@@ -227,7 +227,7 @@ def full() -> Json:
         dp_group="a",
         pd_type="prefill",
     )
-    first["pp_layers"] = [32]
+    first["pp_layers"], first["nnodes"] = [32], 1
     first["prefill_context_parallel_size"] = 1
     first["speculative_config"] = by_lookup
     first["placement"] = {

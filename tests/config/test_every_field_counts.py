@@ -135,6 +135,13 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         "ssd": (tiers, ("--prefix-storage", "SSD")),
         "nvmeof": (tiers, ("--prefix-storage", "NVMEOF")),
         "stages": (cluster(node(instance(num_npus=4, pp_size=2))), ("--collective-costs", "links")),
+        "over nodes": (
+            cluster(
+                node(instance(num_npus=4, nnodes=2)),
+                {**node(), "instances": []},
+            ),
+            ("--collective-costs", "links"),
+        ),
         "pair": (cluster(node(instance(**phi, dp_group="a"), instance(**phi, dp_group="a"))), ()),
         "old": (cluster(node(instance(npu_num=2, npu_group=1))), ()),
         "named": (cluster(node({"model": one.pop("model_name"), **one})), ()),
@@ -243,6 +250,7 @@ CHANGED: dict[str, tuple[str, Any]] = {
         "pp_layers": ("stages", [10, 22]),
         "prefill_context_parallel_size": ("plain", 2),
         "peer_to_peer": ("plain", False),
+        "nnodes": ("over nodes", 1),
         "ep_size": ("experts", 1),
         "dp_group": ("pair", "b"),
         "pd_type": ("apart", None),

@@ -99,8 +99,7 @@ SLO: dict[str, Any] = {
     ("device", "given", "named"),
     [
         ("H200", {"max_devices": 4}, {"max_devices": 8}),
-        ("H100", {}, {"devices_per_node": 16}),
-        ("H100", {"max_devices": 8}, {"devices_per_node": 16, "max_devices": 16}),
+        ("H100", {"max_devices": 8}, {"max_devices": 16}),
     ],
 )
 def test_size_names_the_options_that_let_a_model_fit(

@@ -681,7 +681,7 @@ def test_the_nearest_deployment_is_named_where_nothing_takes_any_load() -> None:
 
 def test_a_reason_names_the_layout_that_comes_nearest() -> None:
     found = size(MODEL, "H100", rate=1, slo="tpot:0.1", architecture="colocated")
-    assert "(H100 1 x TP8: " in text(found)
+    assert "(H100 1 x TP32 on 4 nodes: " in text(found)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import typer
 
 from llmsim.cli.commands.files.cluster import Node
 from llmsim.cli.run.command_line import given_path
-from llmsim.config.errors import DoesNotFit, InfeasibleError, InputError, WiderSplit
+from llmsim.config.errors import DoesNotFit, InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from llmsim.api.cluster import Cluster
@@ -125,7 +125,7 @@ def command(
         devices_per_node=devices_per_node,
         **roles,
     )
-    _check_that_it_fits(cluster, devices_per_node)
+    _check_that_it_fits(cluster)
     text = commented(cluster, yaml=is_yaml(path.name))
     check_writable(path)
     with atomic_writer(path) as stream:
@@ -135,7 +135,7 @@ def command(
     print(f"llmsim run --cluster-config {path} --dataset {load}")
 
 
-def _check_that_it_fits(cluster: "Cluster", devices_per_node: int) -> None:
+def _check_that_it_fits(cluster: "Cluster") -> None:
     """Raises DoesNotFit, with options that would do, where a model does not fit its devices."""
     from llmsim.api.checked.given import Given
     from llmsim.api.checked.run_options import checked
@@ -147,16 +147,8 @@ def _check_that_it_fits(cluster: "Cluster", devices_per_node: int) -> None:
     except DoesNotFit as error:
         if error.wider is None:
             raise
-        options = _options(error.wider, devices_per_node)
+        options = " ".join(error.wider.worded("--tp", "--pp", "--ep"))
         raise InfeasibleError(error.with_remedy(options)) from None
-
-
-def _options(wider: WiderSplit, devices_per_node: int) -> str:
-    """The options that give an instance its wider split, as a person types them."""
-    words = wider.worded("--tp", "--pp", "--ep")
-    if wider.devices > devices_per_node:
-        words.append(f"--devices-per-node {wider.devices}")
-    return " ".join(words)
 
 
 def _asked(option: str, question: str) -> str:

@@ -51,7 +51,10 @@ class Node(Host):
         default=None, description="Length of instances, as a check."
     )
     instances: tuple[Instance, ...] = Field(
-        min_length=1, max_length=1 << 16, strict=False, description="Model instances on this node."
+        max_length=1 << 16,
+        strict=False,
+        description="Model instances that begin on this node; none where an instance of a node "
+        "before has all of its devices (nnodes).",
     )
 
     @model_validator(mode="after")
@@ -251,6 +254,27 @@ class Cluster(Section):
             raise broken_rule(
                 "num_nodes", f"is {self.num_nodes}, but nodes has {len(self.nodes)} entries"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_of_instances_exist(self) -> Self:
+        reached = 0
+        for i, node in enumerate(self.nodes):
+            if not node.instances and i >= reached:
+                raise broken_rule(
+                    ("nodes", i, "instances"),
+                    "is empty, and no instance of a node before reaches this one; give it an "
+                    "instance, or one before it more nnodes",
+                )
+            for j, instance in enumerate(node.instances):
+                nodes = instance.nnodes or 1
+                if i + nodes > len(self.nodes):
+                    raise broken_rule(
+                        ("nodes", i, "instances", j, "nnodes"),
+                        f"is {nodes}, but the file has {len(self.nodes) - i} nodes from this one "
+                        "on; add nodes without instances behind it",
+                    )
+                reached = max(reached, i + nodes)
         return self
 
     @model_validator(mode="after")

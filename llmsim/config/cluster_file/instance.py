@@ -83,7 +83,7 @@ class Placements(Section):
 
 
 class Instance(EngineOptions):
-    """A model on the devices of one node; any engine option given here wins over the
+    """A model on the devices of a node, or of several; any engine option given here wins over the
     command line.
     """
 
@@ -140,6 +140,11 @@ class Instance(EngineOptions):
             "Devices for each tensor-parallel rank that share the tokens of prompts; 1 if not "
             "given."
         ),
+    )
+    nnodes: PositiveCount | None = Field(
+        default=None,
+        description="Nodes that share the devices evenly in the order of the ranks: the instance's "
+        "own and the next ones of the file; 1 if not given.",
     )
     ep_size: PositiveCount | None = Field(
         default=None, description="Expert-parallel ranks; with a dp_group, over all of its members."
@@ -305,6 +310,29 @@ class Instance(EngineOptions):
                     name,
                     f"is {shown(getattr(self, name))}, but pd_type is {shown(self.pd_type)}; it "
                     'goes with the pd_type "attention" or "ffn"',
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_share_the_devices(self) -> Self:
+        nodes, layout = self.nnodes or 1, self.layout
+        if nodes == 1:
+            return self
+        for name in ("dp_group", "afd_group"):
+            if getattr(self, name) is not None:
+                raise broken_rule(
+                    "nnodes",
+                    f"is {nodes} beside {name}, whose instances are on one node each; give "
+                    "attn_dp_size or data_parallel_size for ranks on several nodes",
+                )
+        each, left = divmod(layout.num_devices * layout.replicas, nodes)
+        stage = layout.num_devices // layout.pp
+        for size in (layout.num_devices, stage):
+            if left or (each % size and size % each):
+                raise broken_rule(
+                    "nnodes",
+                    f"is {nodes}, but {layout.replicas} data-parallel ranks of {layout.pp} stages "
+                    f"of {stage} devices do not fill so many nodes evenly",
                 )
         return self
 

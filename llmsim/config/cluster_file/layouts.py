@@ -149,6 +149,11 @@ def devices_of(instance: LayoutInstance) -> int:
 
 
 def _check_instance(place: tuple[str | int, ...], instance: LayoutInstance) -> None:
+    if instance.nnodes is not None:
+        raise broken_rule(
+            (*place, "nnodes"),
+            "is given, but devices of layouts lie on nodes in order (node.devices); remove it",
+        )
     for key in ("topology_devices", "topology_group"):
         if getattr(instance, key) is not None:
             raise broken_rule(

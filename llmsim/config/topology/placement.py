@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from llmsim.config.cluster_file.json_positions import field_path
+from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.files import input_files
 
@@ -70,25 +71,15 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
     for index, (location, instance) in enumerate(cluster.instances()):
         if index in chosen:
             continue
-        name = f"node{location[1]}"
         of_node = "node0" in spec.groups and cluster.layouts is None
-        if of_node and name not in spec.groups:
-            raise InputError(
-                f"{where}: {spec.name} has no group {name} for the instances of "
-                f"nodes[{location[1]}]; give them "
-                "topology_devices, or name a topology with as many nodes"
-            )
-        pool = spec.groups[name] if of_node else _in_order(spec)
-        free = [device for device in pool if device not in owner]
+        nodes = (instance.nnodes or 1) if of_node else 1
         count = instance.layout.num_devices * instance.layout.replicas
-        if len(free) < count:
-            raise InputError(
-                f"{where}: {spec.name}{f' {name}' if of_node else ''} has {len(pool)} devices, "
-                f"of which {len(free)} "
-                f"are left for the {count} of {field_path(location)}; name a larger topology, or "
-                "give it topology_devices of several nodes"
-            )
-        chosen[index] = tuple(free[:count])
+        found: list[int] = []
+        assert isinstance(location[1], int), "nodes[i].instances[j]"
+        for node in range(location[1], location[1] + nodes):
+            needed = _Needed(where, location, count // nodes, node if of_node else None)
+            found += _next_free(spec, needed, owner)
+        chosen[index] = tuple(found)
         _claim(chosen[index], cluster.position(location), field_path(location), owner)
     devices = tuple(
         chosen[index][first : first + instance.layout.num_devices]
@@ -96,6 +87,36 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
         for first in range(0, len(chosen[index]), instance.layout.num_devices)
     )
     return PlacedTopology(spec, devices, cluster.incast)
+
+
+class _Needed(Struct, frozen=True):
+    """Devices that an instance takes in order, of one node where a node is given."""
+
+    where: str
+    location: Location
+    count: int
+    node: int | None
+
+
+def _next_free(spec: TopologySpec, needed: _Needed, owner: Mapping[int, str]) -> list[int]:
+    """The next devices that nobody has; raises InputError where too few are left."""
+    name = "" if needed.node is None else f"node{needed.node}"
+    if name and name not in spec.groups:
+        raise InputError(
+            f"{needed.where}: {spec.name} has no group {name} for the instances of "
+            f"nodes[{needed.node}]; give them "
+            "topology_devices, or name a topology with as many nodes"
+        )
+    pool = spec.groups[name] if name else _in_order(spec)
+    free = [device for device in pool if device not in owner]
+    if len(free) < needed.count:
+        raise InputError(
+            f"{needed.where}: {spec.name}{f' {name}' if name else ''} has {len(pool)} devices, "
+            f"of which {len(free)} "
+            f"are left for the {needed.count} of {field_path(needed.location)}; name a larger "
+            "topology, or give it topology_devices of several nodes"
+        )
+    return free[: needed.count]
 
 
 def _in_order(spec: TopologySpec) -> list[int]:

@@ -17,6 +17,7 @@ from llmsim.costs import OpCost
 from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
 from llmsim.lowering.energy.prices import LOOSE, listed_price, price_of
+from llmsim.lowering.network.mesh import on_each_node
 from llmsim.lowering.program import Placed
 from llmsim.model import Attention, Operator
 from llmsim.power import (
@@ -220,6 +221,7 @@ def accounting(
                     layout=group.layout,
                     hosted=group.hosted,
                     nodes=place.dp_nodes,
+                    node_devices=on_each_node(place) or 0,
                 )
         without = [str(index) for index, spec in enumerate(power.nodes) if spec is None]
         if without:

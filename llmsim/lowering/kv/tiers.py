@@ -13,6 +13,7 @@ from llmsim.config.engine.scheduler_kinds import KINDS
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.lowering.contention import Memory, weights_in
 from llmsim.lowering.network.cluster_network import EVERY_NODE, ClusterNetwork
+from llmsim.lowering.offload.host_memory import memory_of_several_nodes
 from llmsim.lowering.offload.placement import HOST
 from llmsim.lowering.parallel_layout import stages_of
 from llmsim.model import Dtypes, Layout, MemoryLedger, ModelConfig
@@ -267,6 +268,8 @@ class _Memory(Struct, frozen=True):
 def _memory(
     deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium
 ) -> _Memory:
+    if medium in OF_NODE and group.nnodes > 1:
+        raise memory_of_several_nodes(deployment, group, f"--prefix-storage {medium}")
     node = deployment.nodes[group.node]
     if medium == "CPU" and node.host_memory is not None:
         return _Memory(_placed(network.hosts[group.node]), node.host_memory.capacity_bytes)

@@ -77,8 +77,8 @@ def cluster_network(
     numbers = count()
     devices = tuple(
         tuple(
-            _device(deployment, config, _node_of(deployment, group, next(numbers)), number)
-            for number in (
+            _device(deployment, config, _node_of(deployment, group, rank, next(numbers)), number)
+            for rank, number in enumerate(
                 [-1] * group.num_devices if routes is None else routes.placed.devices[group.index]
             )
         )
@@ -100,10 +100,10 @@ def network_beside(other: ClusterNetwork, deployment: Deployment) -> ClusterNetw
     return replace(other, devices=devices, kv=(), stripes=())
 
 
-def _node_of(deployment: Deployment, group: Group, number: int) -> int:
-    """Of a device, which is number `number` of the cluster."""
+def _node_of(deployment: Deployment, group: Group, rank: int, number: int) -> int:
+    """Of the device of a rank, which is number `number` of the cluster."""
     each = deployment.devices_per_node
-    return group.node if each is None else number // each
+    return group.node + rank // group.devices_on_node if each is None else number // each
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:

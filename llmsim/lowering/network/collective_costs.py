@@ -17,7 +17,7 @@ from llmsim.costs.nccl.quick_reduce import QuickReduce
 from llmsim.lowering.network.algorithms import KINDS, algorithms_of
 from llmsim.lowering.network.all_to_all import Exchanges
 from llmsim.lowering.network.base import NETWORKS, Network, NetworkView
-from llmsim.lowering.network.mesh import MeshView, servers_beside
+from llmsim.lowering.network.mesh import MeshView, on_each_node, servers_beside
 from llmsim.lowering.network.nccl import NcclModel, nccl_model
 from llmsim.lowering.network.topology import Routes, TopologyView
 from llmsim.model import AllToAll, Collective, Hardware, Layout, Operator
@@ -44,7 +44,8 @@ def network_view(
         nccl = replace(library, scope="nowhere")
     if routes is None:
         kind = NETWORKS["congestion-unaware" if network == "analytical" else network]
-        return MeshView(layout, members, kind, algorithms, nodes, nccl, deployment.link)
+        each = on_each_node(group)
+        return MeshView(layout, members, kind, algorithms, nodes, nccl, deployment.link, each)
     kind = NETWORKS["fair-share" if network == "analytical" else network]
     if routes.placed.incast is not None and kind != engine.NetworkKind.FAIR_SHARE:
         raise InputError(
@@ -64,7 +65,7 @@ def library_of(
     model = nccl_model(request.hardware, group.engine.cuda_graph_sizes, collectives)
     return replace(
         model,
-        servers=servers_beside(deployment.link, request.hardware),
+        servers=servers_beside(deployment.link, request.hardware, group),
         quick=_quick_reduce(group.engine, request.dtypes.activation),
     )
 
@@ -92,11 +93,13 @@ def unmeasured_ranks(
     members: int,
     hardware: Hardware | None,
 ) -> tuple[Among, ...]:
-    """Among whom the links of a topology are not those of the measured machine; () without one."""
-    if routes is None:
-        return ()
+    """Among whom the links are not those of the measured machine: those of a topology may differ,
+    and without one those of a stage that the file puts on several nodes do.
+    """
     whose: tuple[Among, ...] = ("tp", "dcp", "pcp", "members", "everyone")
     several = [among for among in whose if layout.ranks(among) > 1]
+    if routes is None:
+        return tuple(several) if layout.stage_ranks > group.devices_on_node else ()
     if hardware is None:
         return tuple(several)
     view = network_view(deployment, routes, group, layout, members, "analytical")

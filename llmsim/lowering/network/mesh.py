@@ -17,21 +17,28 @@ from llmsim.model import Collective, Hardware
 REMEDY = "name a topology in the cluster file, whose routes collectives then take"
 
 
-def servers_beside(link: LinkSpec, hardware: Hardware) -> ServerLinks | None:
+def servers_beside(link: LinkSpec, hardware: Hardware, group: Group) -> ServerLinks | None:
     """The servers of a cluster file without a topology; None where nothing says what joins them.
 
     The last entry of link_bw is the network between them where it is below the first, else the data
-    sheet's card is.
+    sheet's card is. A group on several nodes of the file has servers of its devices on one of them.
     """
-    if hardware.link_domain_devices is None:
+    joined = [hardware.link_domain_devices, on_each_node(group)]
+    devices = min((one for one in joined if one is not None), default=None)
+    if devices is None:
         return None
     inside, between = link.bandwidth_bytes_per_s[0], link.bandwidth_bytes_per_s[-1]
     if between < inside:
-        return ServerLinks(hardware.link_domain_devices, between, from_sheet=False)
+        return ServerLinks(devices, between, from_sheet=False)
     card = hardware.network_card_bytes_per_s
     if card is None:
         return None
-    return ServerLinks(hardware.link_domain_devices, min(card, inside), from_sheet=True)
+    return ServerLinks(devices, min(card, inside), from_sheet=True)
+
+
+def on_each_node(group: Group) -> int | None:
+    """Devices of a group on each of its nodes; None where it is on one node of the file."""
+    return group.devices_on_node if group.nnodes > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +53,8 @@ class MeshView(NetworkView):
     """
 
     spec: LinkSpec
+    node_devices: int | None = None
+    """Devices on each node, where the file puts a group on several; None: on one node each."""
 
     def __post_init__(self) -> None:
         """InputError for an algorithm that needs a switch."""
@@ -75,9 +84,9 @@ class MeshView(NetworkView):
 
     def _filled(self, devices: int) -> int:
         """Servers that so many devices of one node fill."""
-        if self.nccl is None or self.nccl.servers is None:
-            return 1
-        return -(-devices // self.nccl.servers.devices)
+        servers = None if self.nccl is None else self.nccl.servers
+        each = self.node_devices if servers is None else servers.devices
+        return 1 if each is None else -(-devices // each)
 
     def _crosses(self, op: Collective) -> bool:
         """Whether the ranks of a collective are on several servers."""
@@ -87,10 +96,13 @@ class MeshView(NetworkView):
         return self._filled(self.layout.stage_ranks * stages) > 1
 
     def _link(self, dimension: int, crosses: bool) -> tuple[int, int]:
-        """An entry of the file's lists; between servers no more than a network card carries, unless
-        the user names algorithms, whose links are those of the file.
+        """An entry of the file's lists, between nodes of the file the last one; between servers no
+        more than a network card carries, unless the user names algorithms, whose links are those of
+        the file.
         """
-        rate, latency = self._entry(dimension)
+        between_nodes = crosses and self.node_devices is not None
+        last = len(self.spec.bandwidth_bytes_per_s) - 1
+        rate, latency = self._entry(last if between_nodes else dimension)
         servers = None if self.nccl is None else self.nccl.servers
         if servers is None or not crosses or self.algorithms.choices:
             return rate, latency

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmsim.config import Deployment, Group
+from llmsim.config.errors import NotYetError
 from llmsim.config.files import input_files
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.offload.host_operators import device_of
@@ -27,6 +28,36 @@ def located(name: str, cluster_path: str) -> str:
         beside / "config.json"
     )
     return str(beside) if readable and not Path(name).is_absolute() else name
+
+
+def refuse_memories_of_several_nodes(deployment: Deployment) -> None:
+    """Raises NotYetError for a group on several nodes that uses the memory of its node."""
+    for group in deployment.groups:
+        if group.nnodes > 1 and (what := _asked_of_the_node(group)):
+            raise memory_of_several_nodes(deployment, group, what)
+
+
+def memory_of_several_nodes(deployment: Deployment, group: Group, what: str) -> NotYetError:
+    """What is said where a group on several nodes asks for something of one node's memory."""
+    return NotYetError(
+        f"{deployment.cluster_path}: {group.field_path} has nnodes {group.nnodes} and {what}, "
+        "which needs the memory of one node: that does not run in this version; leave one of them "
+        "out"
+    )
+
+
+def _asked_of_the_node(group: Group) -> str:
+    """What of a group needs its node's memory; empty where nothing does."""
+    placement, devices = group.offloading.placement, dict(group.offloading.operator_devices)
+    entries = () if placement is None else placement.entries
+    asked = {
+        "weights in cpu": any(entry.weights == HOST for entry in entries),
+        "operator_devices beside its accelerators": set(devices.values()) - {"npu"},
+        "enable_attn_offloading": group.offloading.attention,
+        "kv_offloading_size": group.engine.kv_offloading_size,
+        "enable_hierarchical_cache": group.engine.enable_hierarchical_cache,
+    }
+    return next((what for what, wanted in asked.items() if wanted), "")
 
 
 def where_of(

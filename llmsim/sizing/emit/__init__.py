@@ -34,7 +34,7 @@ def cluster_fields(plan: Plan) -> dict[str, Any]:
 
     fields = plan.fields()
     fields["description"] = fields["description"].replace(
-        "latencies and", "latencies, host memory and"
+        "latencies are", "latencies and host memory are"
     )
     for pool in plan.pools:
         longest = None if pool.shape.ffn else longest_that_starts(plan, pool)

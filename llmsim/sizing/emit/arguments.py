@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from llmsim.sizing.plan import Plan, Pool
+from llmsim.sizing.plan import Plan, Pool, Shape
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 SGLANG = {
@@ -30,6 +30,38 @@ def vllm_arguments(plan: Plan, pool: Pool) -> list[str]:
     if pool.role:
         words += ["--kv-transfer-config", json.dumps(NIXL, separators=(",", ":"))]
     return words
+
+
+MASTER_PORT, RPC_PORT = 29500, 13345
+"""Ports of the first node at which the processes of one instance find each other."""
+
+
+def vllm_node_arguments(shape: Shape, rank: str, head: str) -> list[str]:
+    """What joins `vllm serve` on a node to the first one, `head`; nothing on one node alone.
+
+    `rank` is the number of the node, or a variable of a shell. Only the first node answers HTTP.
+    """
+    if shape.nodes == 1:
+        return []
+    others = [] if rank == "0" else ["--headless"]
+    if shape.dp == 1:
+        sizes = ["--nnodes", str(shape.nodes), "--node-rank", rank]
+        return [*sizes, "--master-addr", head, "--master-port", str(MASTER_PORT), *others]
+    local = shape.dp // shape.nodes
+    words = ["--data-parallel-size-local", str(local), "--data-parallel-address", head]
+    words += ["--data-parallel-rpc-port", str(RPC_PORT)]
+    if others:
+        first = str(int(rank) * local) if rank.isdecimal() else f"$(({rank.strip('$')} * {local}))"
+        words += ["--data-parallel-start-rank", first]
+    return [*words, *others]
+
+
+def sglang_node_arguments(shape: Shape, rank: int, head: str) -> list[str]:
+    """What joins SGLang's server on a node to the first one; nothing on one node alone."""
+    if shape.nodes == 1:
+        return []
+    nodes = ["--nnodes", str(shape.nodes), "--node-rank", str(rank)]
+    return [*nodes, "--dist-init-addr", f"{head}:{MASTER_PORT}"]
 
 
 def longest_that_starts(plan: Plan, pool: Pool) -> int | None:

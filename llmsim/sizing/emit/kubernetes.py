@@ -1,12 +1,13 @@
 """Manifests: NVIDIA Dynamo, values of llm-d's model service, and LeaderWorkerSets."""
 
 import re
+import shlex
 from typing import Any
 
 import yaml
 
 from llmsim.sizing.emit.accelerators import accelerator_of
-from llmsim.sizing.emit.arguments import vllm_arguments
+from llmsim.sizing.emit.arguments import vllm_arguments, vllm_node_arguments
 from llmsim.sizing.plan import Plan, Pool
 
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest"
@@ -32,7 +33,7 @@ def dynamo(plan: Plan) -> str:
             "componentType": "worker",
             "envFromSecret": SECRET,
             "replicas": pool.count,
-            "resources": {"limits": {"gpu": str(pool.shape.devices)}},
+            "resources": {"limits": {"gpu": str(pool.shape.devices // pool.shape.nodes)}},
             "extraPodSpec": {
                 "mainContainer": {
                     "image": DYNAMO_IMAGE,
@@ -41,6 +42,8 @@ def dynamo(plan: Plan) -> str:
                 }
             },
         }
+        if pool.shape.nodes > 1:  # the operator tells each node its rank
+            worker["multinode"] = {"nodeCount": pool.shape.nodes}
         if pool.role:
             worker["subComponentType"] = pool.role
         services[f"Vllm{(pool.role or '').capitalize()}Worker"] = worker
@@ -69,58 +72,87 @@ def llm_d(plan: Plan) -> str:
         "prefill": {"create": False},
         "decode": {"create": False},
     }
-    accelerator = accelerator_of(plan)
+    if plan.spans_nodes:
+        values["multinode"] = True
     for pool in plan.pools:
-        shape = pool.shape
         values[pool.role or "decode"] = {
             "create": True,
             "replicas": pool.count,
-            "parallelism": {"tensor": shape.tp // shape.dp, "data": shape.dp},
-            "containers": [
-                {
-                    "name": "vllm",
-                    "image": accelerator.image,
-                    "modelCommand": "vllmServe",
-                    "args": _without(
-                        _without(vllm_arguments(plan, pool)[1:], "--tensor-parallel-size"),
-                        "--data-parallel-size",
-                    ),
-                    "resources": {"limits": {accelerator.resource: str(shape.devices)}},
-                }
-            ],
+            "parallelism": _parallelism(pool),
+            "containers": [{"name": "vllm", **_llm_d_container(plan, pool)}],
         }
     return _dumped(plan, [values])
 
 
+def _parallelism(pool: Pool) -> dict[str, int]:
+    """Ranks as llm-d's chart counts them; `workers` are the pods of an instance."""
+    shape = pool.shape
+    sizes = {"tensor": shape.tp // shape.dp, "data": shape.dp}
+    if shape.nodes == 1:
+        return sizes
+    return {**sizes, "dataLocal": max(1, shape.dp // shape.nodes), "workers": shape.nodes}
+
+
+def _llm_d_container(plan: Plan, pool: Pool) -> dict[str, Any]:
+    """The chart writes the sizes of a server on one node; servers over nodes join by themselves."""
+    accelerator = accelerator_of(plan)
+    devices = str(pool.shape.devices // pool.shape.nodes)
+    common = {"image": accelerator.image}
+    limits = {"resources": {"limits": {accelerator.resource: devices}}}
+    if pool.shape.nodes > 1:
+        leader, worker = (_joined(plan, pool, leads=leads) for leads in (True, False))
+        script = f'if [ "$LWS_WORKER_INDEX" -gt 0 ]; then {worker}; fi; {leader}'
+        own = {"modelCommand": "custom", "command": ["sh", "-c"], "args": [script]}
+        return {**common, **own, **limits}
+    words = _without(vllm_arguments(plan, pool)[1:], "--tensor-parallel-size")
+    args = _without(words, "--data-parallel-size")
+    return {**common, "modelCommand": "vllmServe", "args": args, **limits}
+
+
+def _joined(plan: Plan, pool: Pool, *, leads: bool) -> str:
+    """The command of a pod of an instance over several nodes, in variables of LeaderWorkerSets."""
+    rank = "0" if leads else "$LWS_WORKER_INDEX"
+    nodes = vllm_node_arguments(pool.shape, rank, "$LWS_LEADER_ADDRESS")
+    port = ["--port", str(PORT)] if leads else []
+    return " ".join(["exec vllm serve", shlex.join(vllm_arguments(plan, pool)), *nodes, *port])
+
+
 def leader_worker_sets(plan: Plan) -> str:
-    """A LeaderWorkerSet for each pool; an instance is one pod, as it never spans two nodes."""
+    """A LeaderWorkerSet for each pool; an instance has a pod on each of its nodes."""
     return _dumped(plan, [_set(plan, pool) for pool in plan.pools])
 
 
 def _set(plan: Plan, pool: Pool) -> dict[str, Any]:
     name = f"{_name(plan)}-{pool.role}" if pool.role else _name(plan)
-    accelerator = accelerator_of(plan)
-    container = {
-        "name": "vllm",
-        "image": accelerator.image,
-        "args": [*vllm_arguments(plan, pool), "--port", str(PORT)],
-        "envFrom": [{"secretRef": {"name": SECRET}}],
-        "ports": [{"containerPort": PORT}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}},
-        "resources": {"limits": {accelerator.resource: str(pool.shape.devices)}},
-    }
+    template: dict[str, Any] = {"size": pool.shape.nodes}
+    if pool.shape.nodes > 1:
+        template["restartPolicy"] = "RecreateGroupOnPodRestart"
+        template["leaderTemplate"] = _pod(plan, pool, leads=True)
+    template["workerTemplate"] = _pod(plan, pool, leads=pool.shape.nodes == 1)
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
         "metadata": {"name": name},
-        "spec": {
-            "replicas": pool.count,
-            "leaderWorkerTemplate": {
-                "size": 1,
-                "workerTemplate": {"spec": {"containers": [container]}},
-            },
-        },
+        "spec": {"replicas": pool.count, "leaderWorkerTemplate": template},
     }
+
+
+def _pod(plan: Plan, pool: Pool, *, leads: bool) -> dict[str, Any]:
+    """A pod of an instance; the one that leads answers HTTP."""
+    accelerator, shape = accelerator_of(plan), pool.shape
+    container: dict[str, Any] = {"name": "vllm", "image": accelerator.image}
+    if shape.nodes > 1:
+        container["command"] = ["sh", "-c"]
+        container["args"] = [_joined(plan, pool, leads=leads)]
+    else:
+        container["args"] = [*vllm_arguments(plan, pool), "--port", str(PORT)]
+    container["envFrom"] = [{"secretRef": {"name": SECRET}}]
+    if leads:
+        container["ports"] = [{"containerPort": PORT}]
+        container["readinessProbe"] = {"httpGet": {"path": "/health", "port": PORT}}
+    devices = str(shape.devices // shape.nodes)
+    container["resources"] = {"limits": {accelerator.resource: devices}}
+    return {"spec": {"containers": [container]}}
 
 
 def _without(words: list[str], option: str) -> list[str]:

@@ -1,10 +1,17 @@
-"""Shell scripts: one line for each server process, with its GPUs and its port."""
+"""Shell scripts: one line for each server process on a node, with its GPUs and its port."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from llmsim.sizing.emit.accelerators import accelerator_of
-from llmsim.sizing.emit.arguments import sglang_arguments, vllm_arguments
+from llmsim.sizing.emit.arguments import (
+    sglang_arguments,
+    sglang_node_arguments,
+    vllm_arguments,
+    vllm_node_arguments,
+)
 from llmsim.sizing.plan import Plan, Pool
 
 FIRST_PORT = 8100
@@ -16,23 +23,69 @@ POLICY = "power_of_two"
 BOOTSTRAP_PORT = 8998
 
 
-def placed(plan: Plan) -> Iterator[tuple[int, int, int, Pool]]:
-    """(node, first GPU on it, number, pool) of every instance, none of which is on two nodes."""
-    first: dict[int, int] = {}
-    for number, ((node, *_), pool) in enumerate(plan._placed()):
-        gpu = first.get(node, 0)
-        first[node] = gpu + pool.shape.devices
-        yield node, gpu, number, pool
+@dataclass(frozen=True)
+class Process:
+    """A server process: an instance, or the part of it that is on one of its nodes."""
+
+    number: int
+    """Of the instance."""
+    pool: Pool
+    node: int
+    rank: int
+    """Of the node among those of the instance; rank 0 answers HTTP."""
+    first_gpu: int
+
+    @property
+    def gpus(self) -> list[str]:
+        """Numbers of its devices on the node."""
+        each = self.pool.shape.devices // self.pool.shape.nodes
+        return [str(self.first_gpu + i) for i in range(each)]
+
+    @property
+    def port(self) -> int:
+        """Where its instance answers HTTP."""
+        return FIRST_PORT + self.number
+
+    @property
+    def head(self) -> str:
+        """The name of the first node of its instance."""
+        return f"node{self.node - self.rank}"
+
+    @property
+    def url(self) -> str:
+        """Of its instance."""
+        return f"http://{self.head}:{self.port}"
+
+    @property
+    def label(self) -> str:
+        """`node 1, TP16 on 2 nodes: rank 1`."""
+        shape = self.pool.shape
+        return f"node {self.node}, {shape.label}" + (
+            f": rank {self.rank}" if shape.nodes > 1 else ""
+        )
+
+
+def placed(plan: Plan) -> Iterator[Process]:
+    """The processes of every instance, one on each of its nodes."""
+    used: Counter[int] = Counter()
+    for number, ((first, *_), pool) in enumerate(plan._placed()):
+        for rank in range(pool.shape.nodes):
+            process = Process(number, pool, first + rank, rank, used[first + rank])
+            used[process.node] += len(process.gpus)
+            yield process
 
 
 def vllm_script(plan: Plan) -> str:
     """`vllm serve` lines; without roles a router spreads the requests over the ports."""
     lines = _head(plan)
     visible = accelerator_of(plan).visible
-    for node, gpu, number, pool in placed(plan):
-        side = f"VLLM_NIXL_SIDE_CHANNEL_PORT={SIDE_PORT + number} " if pool.role else ""
-        words = [*vllm_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
-        lines += _server(node, pool, f"{side}{_seen(visible, gpu, pool)}vllm serve", words)
+    for one in placed(plan):
+        side = f"VLLM_NIXL_SIDE_CHANNEL_PORT={SIDE_PORT + one.number} " if one.pool.role else ""
+        nodes = vllm_node_arguments(one.pool.shape, str(one.rank), one.head)
+        words = [*vllm_arguments(plan, one.pool), *nodes]
+        if one.rank == 0:
+            words += ["--port", str(one.port)]
+        lines += _server(one, f"{side}{_seen(visible, one)}vllm serve", words)
     roles = {role: _urls(plan, role) for role in ("prefill", "decode")}
     if plan.architecture == "pd":
         lines.append("# vllm-router sends each prompt to a prefill and then to a decode server.")
@@ -55,21 +108,21 @@ def sglang_script(plan: Plan) -> str:
             "# follows SGLang's.",
         ]
     visible = accelerator_of(plan).visible
-    for node, gpu, number, pool in placed(plan):
-        words = [*sglang_arguments(plan, pool), "--port", str(FIRST_PORT + number)]
-        if pool.role == "prefill":
-            words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + number)]
-        command = f"{_seen(visible, gpu, pool)}python -m sglang.launch_server"
-        lines += _server(node, pool, command, words)
+    for one in placed(plan):
+        nodes = sglang_node_arguments(one.pool.shape, one.rank, one.head)
+        words = [*sglang_arguments(plan, one.pool), *nodes, "--port", str(one.port)]
+        if one.pool.role == "prefill":
+            words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + one.number)]
+        command = f"{_seen(visible, one)}python -m sglang.launch_server"
+        lines += _server(one, command, words)
     router = ["--port", str(ROUTER_PORT), "--policy", POLICY]
     if plan.architecture == "pd":
         router.append("--pd-disaggregation")
-        for node, _, number, pool in placed(plan):
-            url = _url(node, number)
-            if pool.role == "prefill":
-                router += ["--prefill", url, str(BOOTSTRAP_PORT + number)]
+        for one in _heads(plan):
+            if one.pool.role == "prefill":
+                router += ["--prefill", one.url, str(BOOTSTRAP_PORT + one.number)]
             else:
-                router += ["--decode", url]
+                router += ["--decode", one.url]
     else:
         router += ["--worker-urls", *_urls(plan, None)]
     lines.append(f"python -m sglang_router.launch_router {shlex.join(router)}")
@@ -85,20 +138,19 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _seen(visible: str, gpu: int, pool: Pool) -> str:
+def _seen(visible: str, process: Process) -> str:
     """The assignment that leaves a process its devices, with a blank behind it."""
-    if not visible:
-        return ""
-    return f"{visible}={','.join(str(gpu + i) for i in range(pool.shape.devices))} "
+    return f"{visible}={','.join(process.gpus)} " if visible else ""
 
 
-def _server(node: int, pool: Pool, command: str, words: list[str]) -> list[str]:
-    return [f"# node {node}, {pool.shape.label}", f"{command} {shlex.join(words)} &"]
+def _server(process: Process, command: str, words: list[str]) -> list[str]:
+    return [f"# {process.label}", f"{command} {shlex.join(words)} &"]
+
+
+def _heads(plan: Plan) -> list[Process]:
+    """The processes that answer HTTP."""
+    return [one for one in placed(plan) if one.rank == 0]
 
 
 def _urls(plan: Plan, role: str | None) -> list[str]:
-    return [_url(node, number) for node, _, number, pool in placed(plan) if pool.role == role]
-
-
-def _url(node: int, number: int) -> str:
-    return f"http://node{node}:{FIRST_PORT + number}"
+    return [one.url for one in _heads(plan) if one.pool.role == role]

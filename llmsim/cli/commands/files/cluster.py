@@ -56,7 +56,7 @@ Node = Annotated[
     typer.Option(
         "--devices-per-node",
         min=1,
-        help="Sets the devices of a node; an instance never spans two nodes.",
+        help="Sets the devices of a node; an instance of more devices is on several nodes.",
     ),
 ]
 Output = Annotated[
