@@ -58,7 +58,7 @@ Causes are what the pages and the differences suggest; none was measured here.
   batches: the router is one without preferences here, while random prompts may prefer some
   experts. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
 - `q30_h100_piecewise*` and `o120_h100_tp2_c4`: decodes with piecewise graphs wait for the host,
-  which by these rows takes 2.3 and 1.2 times as long for a launch as the profile's. Another host
+  which by these rows takes 2.6 and 1.2 times as long for a launch as the profile's. Another host
   launches as fast as the profile's (`q06_b200_piecewise_*`), those of recorded runs 1.6 and 1.7
   times as slowly: the launches are right, hosts differ.
 - `o120_h100_share_c4`: the host again, since eight sequences with full graphs agree with a

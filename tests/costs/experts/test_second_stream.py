@@ -68,6 +68,7 @@ def test_a_published_step_is_as_much_shorter() -> None:
     ("profile", "hardware", "most"),
     [
         ("vllm-0.11", "H100", 0),
+        ("vllm-0.11.2", "H100", 256),
         ("vllm-0.13", "H100", 256),
         ("vllm-0.33", "B200", 256),
         ("vllm-0.33", "MI300X", 0),

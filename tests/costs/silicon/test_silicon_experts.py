@@ -66,6 +66,7 @@ def test_sglang_narrows_the_inputs_of_mxfp4_experts() -> None:
     [
         ("vllm-0.10", "H100", "w4a16_mxfp4 on Marlin"),
         ("vllm-0.11", "H200", "w4a16_mxfp4 on Marlin"),
+        ("vllm-0.11.1", "H100", "w4a16_mxfp4"),
         ("vllm-0.13", "H100", "w4a16_mxfp4"),
         ("vllm-0.24", "H200", "w4a16_mxfp4"),
         ("vllm-0.11", "B200", "w4a16_mxfp4"),
