@@ -31,7 +31,7 @@ def beside_the_others(request: CostRequest, costs: list[OpCost]) -> list[OpCost]
     experts = next((op for op in request.operators if isinstance(op, Moe)), None)
     shared = {op.name: op for op in request.operators if op.block == SHARED}
     tabled = {cost.name: cost for cost in costs}
-    if not request.second_stream_tokens or experts is None or not shared or request.layout.domain:
+    if not request.second_stream_tokens or experts is None or not shared:
         return costs
     if experts.name not in tabled or not shared.keys() <= tabled.keys():
         return costs
