@@ -24,7 +24,10 @@ PLAIN = Point(
 
 def beside_points() -> list[Point]:
     """Every one of them; lengths, loads and means as published."""
-    return [*_sources(), *_a100(), *_others(), *_graphs(), *_kimi(), *_changes()]
+    return [
+        *(*_sources(), *_a100(), *_others(), *_graphs(), *_kimi(), *_changes()),
+        *(*_two_ranks(), *_pieces()),
+    ]
 
 
 def _sources() -> list[Point]:
@@ -125,6 +128,52 @@ def _kimi() -> list[Point]:
             real={"tpot": tpot_ms / 1e3},
         )
         for name, hardware, ranks, concurrency, tpot_ms in rows
+    ]  # fmt: skip
+
+
+def _two_ranks() -> list[Point]:
+    """gpt-oss-120b on H100 with other layouts and prompts than the points: they test Marlin's times
+    of MXFP4 experts, which were chosen by the kernels' names, and launches of piecewise graphs.
+    """
+    page, o120 = "gpt-oss-120b/h100", "openai/gpt-oss-120b"
+    rows = (
+        ("4k", (500, 3998, 136), (1135.29, 29487.34, 164.73)),
+        ("2k", (500, 1998, 98), (1595.22, 15291.77, 139.32)),
+        ("32k", (100, 32000, 100), (100.70, 48826.05, 220.32)),
+        ("c4", (100, 229.46, 216.91), (645.55, 37.51, 5.75)),
+    )
+    found = [
+        _run(
+            f"o120_h100_tp2_{name}", page, o120, "H100", load, real, devices=2, version="0.10.2",
+            options=("--async-scheduling",), concurrency=4 if name == "c4" else 0,
+            sampled=name == "c4",
+        )
+        for name, load, real in rows
+    ]  # fmt: skip
+    one_rank = _run(
+        "o120_h100_32k", page, o120, "H100", (100, 32000, 99), (49.65, 99444.04, 23.99),
+        version="0.10.2", options=SHORT_CONTEXT,
+    )  # fmt: skip
+    return [*found, one_rank]
+
+
+def _pieces() -> list[Point]:
+    """Decodes of a model so small that piecewise graphs wait for the host: TPOT by vLLM's issue
+    47089 of June 2026. It states neither the lengths, which hardly matter here, nor the endpoint.
+    The host bounds them alone, so that they are of grade C: they say nothing of other systems.
+    """
+    rows = ((1, 3.66, 1.53), (16, 3.80, 1.61), (128, 4.79, 2.49))
+    modes = ("PIECEWISE", "FULL_AND_PIECEWISE")
+    return [
+        replace(
+            PLAIN, name=f"q06_b200_{mode.split('_')[0].lower()}_c{concurrency}", version="0.23.0",
+            source="vllm-project/vllm issue 47089", model="Qwen/Qwen3-0.6B", hardware="B200",
+            requests=20 * concurrency, input_tokens=128, output_tokens=256, endpoint="",
+            concurrency=concurrency, options=("--cudagraph-mode", mode), grade="C",
+            real={"tpot": tpot_ms / 1e3},
+        )
+        for concurrency, *both in rows
+        for mode, tpot_ms in zip(modes, both, strict=True)
     ]  # fmt: skip
 
 

@@ -38,6 +38,7 @@ ABLATED = (
     "fullest_rank",
     "default_tiles",
     "weight_only_experts",
+    "second_stream",
     "expert_choice",
     "async_lag",
     "api_latency",

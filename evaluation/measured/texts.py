@@ -12,10 +12,10 @@ of pages that state the endpoint run with it ([front end](frontend.md)).
 
 Two rules say which rows count in medians, intervals and targets:
 
-- **Grade.** A: full configuration. B: something is missing or differs. C: bounded by the client
-  or the API server, or the page contradicts itself: its throughput times its time per token, the
-  mean number of decoding sequences, exceeds by more than 5 % what its client or its engine's
-  options allow. Grades A and B count.
+- **Grade.** A: full configuration. B: something is missing or differs. C: bounded by the client,
+  the API server or the host alone, or the page contradicts itself: its throughput times its time
+  per token, the mean number of decoding sequences, exceeds by more than 5 % what its client or its
+  engine's options allow. Grades A and B count.
 - **Origin.** A row that gave a constant of the simulator does not count.
 """
 INTERVALS = """## Error bars
@@ -57,12 +57,18 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `kimi_*`: the version is not stated. On eight B200 steps are too fast, the more the larger the
   batches: the router is one without preferences here, while random prompts may prefer some
   experts. AISimulate 0.13 is +7.4 and +2.9 % off there, and +16.8, +10.1 and +5.5 % on four B300.
-- `o120_*_share_c4` and `q30_h100_piecewise*`: with piecewise graphs the hosts of these servers
-  take 0.2 and 0.3 ms for a layer, and not the 0.13 of three launches; decodes of vLLM 0.10 wait
-  for them.
-- `o120_h100_4k`, `o120_h100_2k` and `q14_h100_*`: the batch agrees, the steps are too fast. With
-  prompts of 128 tokens the same kind of H100 takes 581 ms for 8,192 tokens of Qwen3-14B, 42 % of
-  the data sheet's rate, and an A100 of the same pages 82 %. Other pages' H100 do not.
+- `q30_h100_piecewise*` and `o120_h100_tp2_c4`: decodes with piecewise graphs wait for the host,
+  which by these rows takes 2.6 and 1.2 times as long for a launch as the profile's. Another host
+  launches as fast as the profile's (`q06_b200_piecewise_*`), those of recorded runs 1.6 and 1.7
+  times as slowly: the launches are right, hosts differ.
+- `o120_h100_share_c4`: the host again, since eight sequences with full graphs agree with a
+  published test ([costs](costs.md)); its steps take 1.6 ms longer than here.
+- `q06_b200_full_*` and `q06_b200_piecewise_c128`: the host needs 1.5 ms for each step, as
+  recorded of vLLM 0.24 (`prepare_ns`), and 7 us for each sequence; the profile of 0.19, which 0.23
+  takes, has neither.
+- `o120_h100_*` and `q14_h100_*`: the batch agrees, the steps are too fast. With prompts of 128
+  tokens the same kind of H100 takes 581 ms for 8,192 tokens of Qwen3-14B, 42 % of the data sheet's
+  rate, and an A100 of the same pages 82 %. Other pages' H100 do not.
 - `q235_h100_*`: KV capacity and steps are both a little short; the front end takes less time
   there, since the template is short.
 - `*_share`: 1,000 sequences at once; steps of the real servers take longer than the tables' sums.
@@ -70,19 +76,20 @@ Causes are what the pages and the differences suggest; none was measured here.
   `h100_sm`: the artifact's logs of another machine have no CUDA graphs, so that launches may
   bound its experts.
 - `nemotron_h200`: the recipe's command, as of the month's release; the states of sequences have
-  16 bits in vLLM 0.12 and 32 since, and the page does not say which ran. Its experts ran on
-  FlashInfer's kernel, which nobody measured without a gate.
+  32 bits here and in releases after 0.12.0, but 16 in 0.12.0, which the recipe installs, and so
+  steps are even shorter than they should be. Its experts ran on FlashInfer's kernel, which nobody
+  measured without a gate.
 - `q72_2h100_*`: the version is not stated; with the host time of one device the time per token is
   4 % short instead of 6 % long.
 - `r1_h200_4k`, `glm46_h200_4k`, `v32_h200_4k`: steps with many prompt tokens are too fast, those
   of GLM-4.6 by a tenth with the default tiles of its release (`default_tiles`).
-- `o120_*` at large batches: Marlin's times are those of another shape, scaled.
-- `dsr1fp4_b200_sgl_*`, throughput: SGLang runs the shared expert beside the others on a second
-  stream there, here behind them.
+- `o120_*` at large batches: Marlin's times are those of another shape, scaled, and on the A100
+  those of int4.
 - `q30_h100_c10`: ten sequences run as sixteen in the graph, which here touch 82 of 128 experts, as
   a recorded server does; the published steps are too short for more than some 60.
-- `qnext_h200_sgl_*`: real steps take some 1.5 ms longer on two, four and eight cards alike, so
-  that the host of that first release may take it.
+- `qnext_h200_sgl_*`: real steps take some 2.3 ms longer on two, four and eight cards alike, so
+  that the host of that first release may take it. SGLang runs the shared expert on a second stream
+  there, too (its pull request 10252), which made these errors larger (`second_stream`).
 - `glm45air_b200_c180` and `q32vl_l40s_share`: kernels of vLLM 0.10 and 0.11 on these cards were
   slower than those of 0.19 and 0.24, which the tables have.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).

@@ -22,6 +22,7 @@ from llmsim.costs.collectives import among_whom, collective_pricer, own_collecti
 from llmsim.costs.context_parallel import context_attention
 from llmsim.costs.encoder import encoder_attention_curve
 from llmsim.costs.experts.load_sampling import curve_price, fullest_ratio, sampled_table
+from llmsim.costs.experts.second_stream import beside_the_others
 from llmsim.costs.hardware_limits import (
     bandwidth_differs,
     floor_of,
@@ -140,7 +141,8 @@ def build(request: CostRequest, available: Available) -> CompiledCosts:
     sources = sources_of(request, available)
     priced = _priced(request, available, sources)
     _one_source_for_a_rank_group(request, priced)
-    ops = [*priced.all_ops(), *(extra for source in sources[:1] for extra in source.extra_ops())]
+    extra = [cost for source in sources[:1] for cost in source.extra_ops()]
+    ops = beside_the_others(request, [*priced.all_ops(), *extra])
     by_sheet = sources[0].kind == "roofline"
     peak_rates = own_peak_rates_of(request) if by_sheet else peak_rates_of(request)
     first, *more = priced.attentions

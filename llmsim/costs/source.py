@@ -130,6 +130,10 @@ class CostRequest(Struct, frozen=True):
     of their own type alone (`weight_only_experts` off).
     """
 
+    second_stream_tokens: int = 0
+    """Up to so many tokens of a rank, shared experts run beside the others on a stream of their
+    own; 0: never.
+    """
     adapters: int = 0
     """LoRA adapters of a step at most."""
     adapter_experts: int = 0

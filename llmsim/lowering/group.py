@@ -32,6 +32,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     FULLEST_RANK,
     FUSED_SCALING,
     PADDED_EXPERTS,
+    SECOND_STREAM,
     SUSTAINED_CLOCK,
     TOUCHED_EXPERTS,
     WEIGHT_ONLY_EXPERTS,
@@ -41,7 +42,7 @@ from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
-from llmsim.lowering.host.cuda_graphs import graph_rules, padded_mixed
+from llmsim.lowering.host.cuda_graphs import decode_sizes, graph_rules, padded_mixed
 from llmsim.lowering.kv.host_cache import host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
@@ -376,6 +377,7 @@ def _asked(
         peer_to_peer=group.peer_to_peer,
         engine=engine_versions(engine.engine_profile),
         compiles_scaling=compiles_scaling(engine),
+        second_stream_tokens=second_stream_tokens(engine, hardware),
     )
     return group, _without_terms(request, options.disabled_terms), stages
 
@@ -396,6 +398,7 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
         padded_experts=PADDED_EXPERTS not in disabled,
         default_tiles=DEFAULT_TILES not in disabled,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in disabled,
+        second_stream_tokens=0 if SECOND_STREAM in disabled else request.second_stream_tokens,
     )
 
 
@@ -444,6 +447,18 @@ def _settled(
 def compiles_scaling(engine: EngineArgs) -> bool:
     """Whether the engine's compiler converts inputs to fp8 inside of the operator before."""
     return load_profile(engine.engine_profile).compiles_scaling and not engine.enforce_eager
+
+
+def second_stream_tokens(engine: EngineArgs, hardware: Hardware | None) -> int:
+    """Up to how many tokens the engine runs shared experts on a stream of their own: on NVIDIA's
+    cards alone, and in SGLang where a graph has both streams.
+    """
+    if hardware is None or not hardware.compute_capability:
+        return 0
+    profile = load_profile(engine.engine_profile)
+    graphs = max(decode_sizes(engine), default=0) if profile.sglang_release else None
+    most = profile.second_stream_tokens
+    return most if graphs is None else min(most, graphs)
 
 
 def engine_versions(profile: str) -> EngineVersions:

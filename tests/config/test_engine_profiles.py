@@ -20,7 +20,7 @@ from llmsim.config.engine.args import stand_in_notes
 from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError
 
-OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.13")
+OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.11.1", "vllm-0.13")
 PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.28", "vllm-0.33")
 SGLANG = tuple(f"sglang-0.5{release}" for release in ("", ".10", ".15", ".17", ".20", ".23"))
 
@@ -48,7 +48,7 @@ def test_the_profiles_that_come_with_the_package() -> None:
         ("vllm-0.25", "vllm-0.24"),
         ("vllm-0.32.1", "vllm-0.28"),
         ("vllm-0.34", "vllm-0.33"),
-        ("vllm-0.11.2", "vllm-0.11"),
+        ("vllm-0.11.2", "vllm-0.11.1"),
         ("vllm-v0.5.4", "vllm-0.5.4"),
         ("vllm-0.1", "vllm-0.5.4"),
         ("sglang-0.5.7", "sglang-0.5"),

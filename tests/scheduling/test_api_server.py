@@ -46,8 +46,20 @@ def test_chunks_wait_behind_prompts() -> None:
     rows = [(0, 10, 2), *[(0.5, 10, 1)] * 9]
     r = run(rows, Options(api_server_ms=(2, 0, 0.1), max_seqs=16)).requests()
     assert r["queued_ps"].tolist() == [2 * MS] + [20 * MS] * 9
-    # Round 2 ends at 20 ms; round 3 has the two chunks that the engine gave at 3 and 4 ms.
-    assert r["first_token_ps"][0] == r["finish_ps"][0] == int(20.2 * MS)
+    # Round 2 ends at 20 ms; round 3 has the tokens that the engine gave at 3 and 4 ms in one chunk.
+    assert r["first_token_ps"][0] == r["finish_ps"][0] == int(20.1 * MS)
+
+
+def test_tokens_of_several_steps_that_wait_together_are_one_chunk() -> None:
+    """Two requests of 12 tokens, a step a millisecond, and 2 ms for a chunk: each round of 4 ms has
+    the tokens of the four steps before, in one chunk for each request.
+    """
+    sim = run([(0, 10, 12), (0, 10, 12)], Options(api_server_ms=(0, 0, 2), max_seqs=2))
+    r, times = sim.requests(), _native.TokenTimes(sim)
+    assert r["first_token_ps"].tolist() == [5 * MS] * 2
+    assert r["finish_ps"].tolist() == [17 * MS] * 2
+    gaps = (times.inter_token_latencies_of(0) / MS).tolist()
+    assert gaps == [4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0]
 
 
 def test_gaps_between_tokens_are_those_that_clients_see() -> None:

@@ -26,7 +26,7 @@ def test_runs_beside_the_table_have_names_and_pages_of_their_own() -> None:
     points = beside_points()
     assert len({point.name for point in points}) == len(points)
     assert all(point.source and point.real and not point.contradiction for point in points)
-    assert [point.name for point in points if not point.counted] == [
+    assert [point.name for point in points if point.gave] == [
         "glm46_h200_c4",
         "q8_h100_sgl_c4",
         "lambda_llama8b_h100_10",

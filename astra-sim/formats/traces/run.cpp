@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "formats/config/topology_file.h"
-#include "formats/traces/costs.h"
-#include "formats/traces/graph.h"
 #include "formats/traces/collectives/matching.h"
 #include "formats/traces/collectives/recipes.h"
+#include "formats/traces/costs.h"
+#include "formats/traces/graph.h"
 #include "formats/traces/tiers.h"
 #include "model/base/input_error.h"
 #include "model/topology/topology_builder.h"

@@ -284,6 +284,8 @@ class EngineProfile(Struct, frozen=True):
     """The same of an engine whose own kernels come before vLLM's."""
     marlin_below: float = 0.0
     """Compute capability of the cards below which experts in MXFP4 run on Marlin."""
+    second_stream_tokens: int = 0
+    """Up to so many tokens, shared experts run on a stream of their own; 0: never."""
     float32_as: str = ""
     """The type in which checkpoints in float32 run unless one is asked for; empty: as they are."""
     shared_with_experts: Mapping[str, "SharedWithExperts"] = field(default_factory=dict)
@@ -458,6 +460,7 @@ def load_profile(name: str) -> EngineProfile:
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
         marlin_below=data.get("kernels", {}).get("marlin_below", 0.0),
+        second_stream_tokens=data.get("kernels", {}).get("second_stream_tokens", 0),
         float32_as=data.get("kernels", {}).get("float32_as", ""),
         shared_with_experts=_shared_with_experts(data.get("kernels", {})),
         compiles_scaling=data.get("kernels", {}).get("compiles_scaling", False),

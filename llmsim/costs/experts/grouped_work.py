@@ -19,7 +19,8 @@ GATED, PLAIN = 3, 2
 UNPADDED = 1
 """Rows of a tile where a kernel multiplies none but those that tokens ask for."""
 LEAST_TILE_ROWS = 16
-MOST_TILE_ROWS = {"fp8_block": 64, "int4_wo": 64}
+MARLIN_TILE_ROWS = 64
+MOST_TILE_ROWS = {"fp8_block": 64, "int4_wo": MARLIN_TILE_ROWS}
 MOST_TILE_ROWS_ELSE = 128
 """Rows of one expert that a thread block multiplies at most, by the tables' dtype, and for others.
 Of vLLM 0.24's tuned files of at least 64 experts on Hopper, 27 of 30 have 128 rows at 4,096 tokens

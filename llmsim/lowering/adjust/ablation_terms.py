@@ -159,6 +159,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "such experts take the data sheet's peaks",
             "the silicon database's rows of that kernel with int4 weights (Marlin)",
         ),
+        "second_stream": Term(
+            "shared experts run beside the others on a stream of their own while batches are small",
+            "shared experts run behind the others",
+            "the engine profile's second_stream_tokens, and the bandwidth of the data sheet",
+        ),
         "launches": Term(
             "a step waits for its host, which prepares it and launches its kernels",
             "the host takes no time for a step",
@@ -186,6 +191,7 @@ PADDED_EXPERTS = "padded_experts"
 FULLEST_RANK = "fullest_rank"
 DEFAULT_TILES = "default_tiles"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
+SECOND_STREAM = "second_stream"
 HOST_RANKS = "host_ranks"
 
 

@@ -14,9 +14,19 @@ void ApiServer::tokenize(RequestId request, std::int32_t prompt_tokens, Ps now) 
 }
 
 void ApiServer::stream(StepAnswers answers, Ps now) {
-  waiting_.work += config_.chunk * static_cast<Ps>(answers.items.size());
+  waiting_.work += config_.chunk * static_cast<Ps>(waiting_.new_chunks(answers));
   waiting_.answers.push_back(std::move(answers));
   if (!busy_) begin_round(now);
+}
+
+std::size_t ApiServer::Round::new_chunks(const StepAnswers& more) {
+  if (answers.empty()) return more.items.size();
+  if (joined.empty()) {
+    for (const Item& item : answers.front().items) joined.insert(item.request);
+  }
+  std::size_t fresh = 0;
+  for (const Item& item : more.items) fresh += joined.insert(item.request).second ? 1 : 0;
+  return fresh;
 }
 
 bool ApiServer::tokenizes(RequestId request) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <unordered_set>
 #include <vector>
 
 #include "base/types.h"
@@ -29,7 +30,8 @@ struct StepAnswers {
 };
 
 // An event loop as Python's: it takes everything that waits into a round, works on it, and what is
-// ready at the end of the round leaves. Whatever comes meanwhile waits for the next round.
+// ready at the end of the round leaves. Whatever comes meanwhile waits for the next round, where
+// all tokens of a request are one chunk.
 class ApiServer final : public Entity {
  public:
   ApiServer(const ApiServerConfig& config, std::size_t process, Group& group)
@@ -56,7 +58,11 @@ class ApiServer final : public Entity {
   struct Round {
     std::vector<RequestId> prompts;
     std::vector<StepAnswers> answers;
+    std::unordered_set<RequestId> joined;  // requests of `answers`, where there are several
     Ps work = 0;
+
+    // Requests of one more step that have no chunk in this round yet.
+    std::size_t new_chunks(const StepAnswers& more);
   };
   void begin_round(Ps now);
   void send(const Round& round, Ps now);

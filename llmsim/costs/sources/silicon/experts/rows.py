@@ -4,7 +4,7 @@ rows that the memory's bandwidth allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from llmsim.costs.experts.grouped_work import GATED, PLAIN, MoeShape, tile_rows_of
+from llmsim.costs.experts.grouped_work import (
+    GATED,
+    MARLIN_TILE_ROWS,
+    PLAIN,
+    MoeShape,
+    tile_rows_of,
+)
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import CostRequest
 from llmsim.costs.sources.silicon.database import TablePath, distinct_rows, read_columns
@@ -83,10 +89,16 @@ FIXED_SCALES = "modelopt"
 they are a kernel of FlashInfer's that takes up to four times as long as that of wide experts; vLLM
 0.24 runs Triton's where steps find the scales (recorded in `evaluation/recorded`).
 """
+MARLIN = "marlin"
+"""What names of kernels hold that widen weights of 4 bits: vLLM runs MXFP4 experts with it on cards
+without such units (log in its issue 23278).
+"""
+MARLIN_MXFP4 = "w4a16_mxfp4"
+"""The table's name of MXFP4 experts of which rows on Marlin exist, beside those on other kernels.
+"""
 WEIGHT_ONLY = {"fp4": "int4_wo"}
-"""Weights of 4 bits that a card without such units widens in the kernel, by the measured kernel of
-the same kind: vLLM runs MXFP4 experts on it with Marlin (log in its issue 23278), which is also the
-kernel of the int4 rows.
+"""Weights of 4 bits that are widened in the kernel -> rows of the same kernel with other weights of
+4 bits, which stand in where a card's tables have none on Marlin.
 """
 
 WIDE_DTYPES = ("bf16", "fp16")
@@ -178,12 +190,17 @@ def _of_dtypes(
     bytes_per_s: float,
 ) -> Iterator[ExpertRows]:
     for name in _dtypes_in_order(op, request):
-        stands_in = name == WEIGHT_ONLY.get(op.weight_dtype)
-        wanted = padded_shape(op, request) if stands_in else wanted_shape(op, request)
+        on_marlin = op.weight_dtype in WEIGHT_ONLY and name in (
+            MARLIN_MXFP4,
+            WEIGHT_ONLY[op.weight_dtype],
+        )
+        wanted = padded_shape(op, request) if on_marlin else wanted_shape(op, request)
         for table in tables:
             rows = read_columns(table.path, COLUMNS)
             dtype = _nearest_inputs(rows, wanted, request) if name == MXFP4 else name
             keep = rows["moe_dtype"] == dtype
+            if name == MARLIN_MXFP4:
+                keep &= _by_kernel(rows, lambda kernel: MARLIN in kernel)
             if _finds_scales(op, request) and "kernel_source" in rows:
                 keep &= _without_fixed_scales(rows)
             if not bool(keep.any()):
@@ -195,7 +212,10 @@ def _of_dtypes(
                 rows = _kept(rows, plausible)
             else:
                 label += ", whose rows read weights faster than the memory"
-            yield ExpertRows(rows, wanted, label, tile_rows_of(dtype))
+            if name == MARLIN_MXFP4:
+                label += " on Marlin"
+            tile_rows = MARLIN_TILE_ROWS if on_marlin else tile_rows_of(dtype)
+            yield ExpertRows(rows, wanted, label, tile_rows)
 
 
 def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> str:
@@ -231,9 +251,17 @@ def _finds_scales(op: Moe, request: CostRequest) -> bool:
 
 def _without_fixed_scales(rows: Columns) -> NDArray[np.bool_]:
     """Which rows are of kernels that a model runs whose steps find the scales."""
-    kernels = rows["kernel_source"].tolist()
-    others = {kernel for kernel in set(kernels) if FIXED_SCALES not in str(kernel)}
-    return np.array([kernel in others for kernel in kernels])
+    return _by_kernel(rows, lambda kernel: FIXED_SCALES not in kernel)
+
+
+def _by_kernel(rows: Columns, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Which rows are of a wanted kernel, by its name; none where a table names no kernels."""
+    kernels = rows.get("kernel_source")
+    if kernels is None:
+        return np.zeros(len(rows["latency"]), dtype=np.bool_)
+    names = [str(kernel) for kernel in kernels.tolist()]
+    found = {name for name in set(names) if wanted(name)}
+    return np.array([name in found for name in names])
 
 
 def _dtypes_in_order(op: Moe, request: CostRequest) -> list[str]:
@@ -252,7 +280,8 @@ def _dtypes_in_order(op: Moe, request: CostRequest) -> list[str]:
     stand_in = WEIGHT_ONLY.get(op.weight_dtype) if request.weight_only_experts else None
     if stand_in is None:
         return ordered
-    return [stand_in, *ordered] if _runs_marlin(op, request) else [*ordered, stand_in]
+    on_marlin = [MARLIN_MXFP4, stand_in]
+    return [*on_marlin, *ordered] if _runs_marlin(op, request) else [*ordered, stand_in]
 
 
 def _runs_marlin(op: Moe, request: CostRequest) -> bool:
