@@ -386,6 +386,13 @@ Ps Group::copied(const Batch& batch) const {
   return std::max({batch.not_before, first, last});
 }
 
+void Group::hold_until(Ps ready) {
+  if (copies_ == nullptr) return;
+  Slot& slot = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
+  slot.opened = std::max(slot.opened, copied(slot.batch));
+  slot.launched = ready;
+}
+
 void Group::run_next(Ps now) {
   const Batch& batch = next_slot().batch;
   const StepStart start = start_of(now);
@@ -533,7 +540,8 @@ bool Group::build_batch(Ps now) {
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
-    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
+    if (num_in_flight_ == 0 && !passes_together() &&
+        (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
@@ -614,14 +622,15 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   const bool one_by_one = idles_along() || moves_ != nullptr;  // who waits for KV holds up others
   const std::size_t most = one_by_one ? 1 : static_cast<std::size_t>(rounds_ahead);
   while (!joins_idle_ && !gated_ && num_offers_ < most) {
-    if (rounds_ != nullptr) rounds_->set_round(round + static_cast<std::int64_t>(num_offers_));
+    if (rounds_ != nullptr && !(passes_together() && full()))
+      rounds_->set_round(round + static_cast<std::int64_t>(num_offers_), now);
     if (!build_next(now)) break;
     free_slot().opened = now;
     calls_.push_back(true);
     if (++num_offers_ == 1) gate(now);
   }
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && scheduler_->has_requests() &&
-      scheduler_->gauges().bound == 0)
+      scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
 }
 

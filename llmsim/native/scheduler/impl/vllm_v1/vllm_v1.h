@@ -65,7 +65,7 @@ class VllmV1 final : public Scheduler,
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   RoundCounting* round_counting() override { return this; }
-  void set_round(std::int64_t round) override {
+  void set_round(std::int64_t round, Ps /*now*/) override {
     steps_ = round;
     pacing_.by_rounds();
   }
