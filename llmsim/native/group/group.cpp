@@ -375,13 +375,14 @@ StepStart Group::start_of(Ps now) const {
   return {now, std::max(ready, slots_[(oldest_ + place) % slots_.size()].times.end)};
 }
 
-// The earliest start with which the first layer and the last one have their KV in time.
+// The earliest start with which the first layer and the last one have their KV in time, of the
+// first of several stages, behind which the others run.
 Ps Group::copied(const Batch& batch) const {
   const HostLoad& load = batch.load;
   if (load.layers == 0) return batch.not_before;
   const Ps first = load.start + (load.end - load.start) / load.layers;
   Program::Usage uncounted = costs_.program().new_usage();
-  const Ps step = costs_.program().evaluate(batch, uncounted).ps;
+  const Ps step = costs_.program().evaluate(batch, uncounted).ps / costs_.program().num_stages();
   const Ps last = load.end - step / load.layers * (load.layers - 1);
   return std::max({batch.not_before, first, last});
 }

@@ -312,9 +312,12 @@ class Loop:
         if skipper is None:
             return True
         received = skipper.handle(last)
-        while not received and last is None and not self._flights:
+        while not received and self._runs_nothing():
             received = skipper.handle(None)
         return bool(received)
+
+    def _runs_nothing(self) -> bool:
+        return self._scheduler.last_batch is None and not self._flights
 
     def _arrive(self) -> None:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
@@ -530,6 +533,10 @@ class PipelineLoop(Loop):
                 scheduler.on_idle()
                 self._pass_time()
             assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
+
+    def _runs_nothing(self) -> bool:
+        """A micro-batch that has ended stays the last one of its turn."""
+        return self._running() == 0 and not self._flights
 
     def _drained(self, batches: Sequence[Any]) -> bool:
         return (

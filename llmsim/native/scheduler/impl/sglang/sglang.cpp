@@ -137,7 +137,8 @@ void Sglang::enter(RequestId request) {
 bool Sglang::receives() {
   if (recv_interval_ == 1) return true;
   const Ran ran = micro_batches_[turn_].ran;
-  const bool spins = ran == Ran::kNothing && flights_.empty();
+  const bool idle = staged() ? memory_.taken_rows() == 0 : ran == Ran::kNothing;
+  const bool spins = idle && flights_.empty();
   since_received_ += ran == Ran::kPrompts ? kWeightOfPrompts : 1;
   if (!spins && since_received_ < recv_interval_) return false;
   since_received_ = 0;
@@ -221,7 +222,6 @@ bool Sglang::pool_consistent() const {
 
 // After an idle time the first micro-batch is the next one.
 void Sglang::begin_turn() {
-  if (staged() && idle_) std::ranges::fill(micro_batches_, MicroBatch{});
   turn_ = idle_ ? 0 : (turn_ + 1) % micro_batches_.size();
   if (turn_ == 0) before_ = {std::ssize(preempted_), touches_};
   ++batches_;
@@ -244,8 +244,8 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
-  if (batch.empty()) {
-    micro_batches_[turn_].ran = Ran::kNothing;
+  if (batch.empty()) {  // a micro-batch remembers what it ran last (`last_mbs`)
+    if (!staged()) micro_batches_[turn_].ran = Ran::kNothing;
   } else {
     micro_batches_[turn_].ran = last().prompts ? Ran::kPrompts : Ran::kDecodes;
   }
