@@ -43,7 +43,7 @@ from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_o
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
 from llmsim.lowering.host.cuda_graphs import decode_sizes, graph_rules, padded_mixed
-from llmsim.lowering.kv.host_cache import host_cache
+from llmsim.lowering.kv.host_cache import KvBytes, host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
@@ -168,7 +168,7 @@ def lower_group(
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=None
         if computes_ffns(group)
-        else _scheduler(group, deployment, request, ledger, program, tiers=options.tiers),
+        else _scheduler(group, deployment, request, planned, program, tiers=options.tiers),
         native=_native_group(group, model, model_index, offload, draft, per_token_ps),
         draft=draft,
         engine=engine,
@@ -255,12 +255,13 @@ def _scheduler(
     group: Group,
     deployment: Deployment,
     request: CostRequest,
-    ledger: MemoryLedger,
+    planned: _Planned,
     program: "_native.Program",
     *,
     tiers: bool,
 ) -> "_native.SchedulerConfig":
     """The core's view of the group's scheduler."""
+    ledger, draft = planned.ledger, planned.draft
     scheduler = scheduler_config(
         group.engine,
         ledger.num_blocks,
@@ -279,7 +280,7 @@ def _scheduler(
             deployment,
             request.model,
             ledger.num_blocks,
-            ledger.block_bytes,
+            KvBytes(ledger.block_bytes, 0 if draft is None else draft.share.kv_bytes_per_token),
             tiers=tiers,
         ),
     )

@@ -63,6 +63,13 @@ def test_recordings_of_later_releases_differ_from_the_rules_of_0_24(
     assert differing >= 4
 
 
+def test_stages_of_0_24_sample_early_behind_a_preempted_verification() -> None:
+    """150 requests, of which one is preempted while its drafts are verified and goes on at once."""
+    verdict = replay(RECORDINGS / "stages" / "vllm_0.24.0_1010015.json.gz")
+    assert verdict.difference == ""
+    assert verdict.steps == 14438
+
+
 OPTIONS = RECORDINGS / "options"
 
 

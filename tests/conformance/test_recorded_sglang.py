@@ -64,6 +64,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     }.items():
         assert {config[option] for config in stored} == values
     assert {config["storage_pages"] > 0 for config in stored} == {False, True}
+    assert {config["speculative_algorithm"] for config in stored} == {None, "EAGLE", "STANDALONE"}
+    assert max(config["pp_size"] for config in stored) > 1
+    assert max(config["dp_size"] for config in stored) > 1
     for mode in ("prefill", "decode", "pair"):
         playing = [case for case in cases if case["config"]["disaggregation_mode"] == mode]
         assert {case["config"]["disable_overlap_schedule"] for case in playing} == {False, True}

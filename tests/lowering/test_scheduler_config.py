@@ -169,14 +169,6 @@ def test_a_schedulers_own_parameter_reaches_the_core(
             {"sglang_schedule_policy": "shortest-prefill-first", "enable_prefix_caching": False},
             "which needs the prefix cache; set enable_prefix_caching true",
         ),
-        (
-            {
-                "sglang_schedule_policy": "hrrn",
-                "speculative_config": {"method": "eagle", "num_speculative_tokens": 2}
-                | {"acceptance_rate": 0.5},
-            },
-            "is hrrn, whose count of launched tokens with a speculative_config is not modelled",
-        ),
     ],
 )
 def test_orders_of_sglangs_queue_go_with_some_options(options: dict[str, Any], words: str) -> None:

@@ -239,12 +239,6 @@ def _check_queue(values: Mapping[str, Any], refuse: Refuse) -> None:
         raise refuse(
             asked, f"is {policy}, which needs the prefix cache; set enable_prefix_caching true"
         )
-    if policy == "hrrn" and values["speculative_config"] is not None:
-        raise refuse(
-            asked,
-            "is hrrn, whose count of launched tokens with a speculative_config is not modelled; "
-            "choose another or remove that",
-        )
 
 
 _WITH_PRIORITIES = (
@@ -324,7 +318,6 @@ def _check_host_cache(
         ("enable_prefix_caching", not values["enable_prefix_caching"], "set that true"),
         ("skip_prefill", values["skip_prefill"], "set that false"),
         ("scheduling_policy", values["scheduling_policy"] != "fcfs", "set that to fcfs"),
-        ("speculative_config", values["speculative_config"] is not None, "remove that"),
     ):
         if contradicts:
             raise refuse(asked, f"does not go with this {option}; remove it, or {change}")

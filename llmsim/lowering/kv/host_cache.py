@@ -2,9 +2,12 @@
 
 from typing import TypeVar
 
+from msgspec import Struct
+
 from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec, StorageSpec
+from llmsim.config.engine.args import EngineArgs
 from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.engine.options import HICACHE_PREFETCH_POLICIES, HICACHE_WRITE_POLICIES
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
@@ -35,22 +38,31 @@ MOST_PAGES = (1 << 31) - 1
 """The native pool numbers its pages with 32 bits."""
 
 
+class KvBytes(Struct, frozen=True):
+    """What KV takes of one rank: bytes of a block, those of the drafter included, and bytes of the
+    drafter alone for each token.
+    """
+
+    block: int
+    drafter_token: int
+
+
 def host_cache(
     group: Group,
     deployment: Deployment,
     model: ModelConfig,
     num_blocks: int,
-    block_bytes: int,
+    kv: KvBytes,
     *,
     tiers: bool,
 ) -> "_native.HostCacheConfig":
     """The host pool of a group, which every rank has for its share of the KV; empty if HiCache is
     off.
 
-    `block_bytes` are those of one rank. Copies take the time of a rank's share on its link to the
-    host, or of all ranks' shares in host memory. Raises InputError without a host memory or with
-    `tiers`, InfeasibleError where it is too small, and NotYetError for groups that compute no
-    prompts, have pipeline stages, move in lock-step or keep states.
+    Copies take the time of a rank's share on its link to the host, or of all ranks' shares in host
+    memory. Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too
+    small, and NotYetError for groups that compute no prompts or keep states, and for prefill
+    instances with pipeline stages, drafts or ranks in lock-step.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -64,9 +76,10 @@ def host_cache(
     _refuse(group, model)
     memory = _host_memory(group, deployment)
     ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
-    token_bytes = -(-block_bytes // engine.block_size)
+    token_bytes = -(-kv.block // engine.block_size)
     device_tokens = (num_blocks - 1) * engine.block_size
-    native.pages = _pages(group, memory, ranks, token_bytes, device_tokens)
+    tokens = _host_tokens(group, memory, ranks, kv, device_tokens)
+    native.pages = _pages(group, memory, ranks, token_bytes, tokens)
     native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
     link = deployment.link
     bandwidth = link.bandwidth_bytes_per_s
@@ -76,7 +89,7 @@ def host_cache(
     )
     native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
     native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
-    native.layers = model.num_layers
+    native.layers = -(-model.num_layers // group.pp)
     if engine.hicache_storage_backend is not None:
         native.storage = _storage(group, deployment, ranks, token_bytes)
     return native
@@ -140,14 +153,11 @@ def _host_memory(group: Group, deployment: Deployment) -> MemorySpec:
     return memory
 
 
-def _pages(
-    group: Group, memory: MemorySpec, ranks: int, token_bytes: int, device_tokens: int
-) -> int:
-    """Pages of a rank's pool; InfeasibleError where the node's memory does not hold the pools of
-    all `ranks`, InputError where they cannot be numbered.
+def _pages(group: Group, memory: MemorySpec, ranks: int, token_bytes: int, tokens: int) -> int:
+    """Pages of a rank's pool for so many tokens; InfeasibleError where the node's memory does not
+    hold the pools of all `ranks`, InputError where they cannot be numbered.
     """
     engine = group.engine
-    tokens = _host_tokens(group, memory, ranks, token_bytes, device_tokens)
     pages = host_pages(tokens, engine.block_size)
     wanted = pages * engine.block_size * token_bytes
     room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
@@ -166,22 +176,34 @@ def _pages(
 
 
 def _host_tokens(
-    group: Group, memory: MemorySpec, ranks: int, token_bytes: int, device_tokens: int
+    group: Group, memory: MemorySpec, ranks: int, kv: KvBytes, device_tokens: int
 ) -> int:
     engine = group.engine
+    token_bytes = -(-kv.block // engine.block_size)
     if engine.hicache_size:
-        return engine.hicache_size * GB // token_bytes
+        return engine.hicache_size * GB // (token_bytes - _beside(engine, kv))
     if engine.hicache_ratio is not None:
         return int(device_tokens * engine.hicache_ratio)
     room = max(0, memory.capacity_bytes - RESERVED_BYTES) / ranks * DEFAULT_SHARE
     return int(device_tokens * min(DEFAULT_RATIO, room / (device_tokens * token_bytes)))
 
 
+def _beside(engine: EngineArgs, kv: KvBytes) -> int:
+    """Bytes of a token that hicache_size does not count: those of a drafter whose KV has a pool of
+    its own beside the model's. An MTP head's is in the same (speculative/base_spec_worker.py).
+    """
+    speculation = engine.speculation
+    packed = speculation is None or speculation.method == "mtp"
+    return 0 if packed else kv.drafter_token
+
+
 def _refuse(group: Group, model: ModelConfig) -> None:
+    plays_role, drafts = group.pd_type is not None, group.engine.speculation is not None
     for what, there in (
         ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
-        ("pipeline stages (pp_size)", group.pp > 1),
-        ("data-parallel ranks in lock-step", members_of(group, model) > 1),
+        ("pipeline stages (pp_size) of a prefill instance", group.pp > 1 and plays_role),
+        ("drafts of a prefill instance", drafts and plays_role),
+        ("data-parallel ranks of a prefill instance", plays_role and members_of(group, model) > 1),
         ("layers with states or windows", _keeps_less(model)),
     ):
         if there:

@@ -375,15 +375,23 @@ StepStart Group::start_of(Ps now) const {
   return {now, std::max(ready, slots_[(oldest_ + place) % slots_.size()].times.end)};
 }
 
-// The earliest start with which the first layer and the last one have their KV in time.
+// The earliest start with which the first layer and the last one have their KV in time, of the
+// first of several stages, behind which the others run.
 Ps Group::copied(const Batch& batch) const {
   const HostLoad& load = batch.load;
   if (load.layers == 0) return batch.not_before;
   const Ps first = load.start + (load.end - load.start) / load.layers;
   Program::Usage uncounted = costs_.program().new_usage();
-  const Ps step = costs_.program().evaluate(batch, uncounted).ps;
+  const Ps step = costs_.program().evaluate(batch, uncounted).ps / costs_.program().num_stages();
   const Ps last = load.end - step / load.layers * (load.layers - 1);
   return std::max({batch.not_before, first, last});
+}
+
+void Group::hold_until(Ps ready) {
+  if (copies_ == nullptr) return;
+  Slot& slot = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
+  slot.opened = std::max(slot.opened, copied(slot.batch));
+  slot.launched = ready;
 }
 
 void Group::run_next(Ps now) {
@@ -533,7 +541,8 @@ bool Group::build_batch(Ps now) {
     if (!slot.batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
-    if (num_in_flight_ == 0 && (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
+    if (num_in_flight_ == 0 && !passes_together() &&
+        (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
@@ -614,14 +623,15 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   const bool one_by_one = idles_along() || moves_ != nullptr;  // who waits for KV holds up others
   const std::size_t most = one_by_one ? 1 : static_cast<std::size_t>(rounds_ahead);
   while (!joins_idle_ && !gated_ && num_offers_ < most) {
-    if (rounds_ != nullptr) rounds_->set_round(round + static_cast<std::int64_t>(num_offers_));
+    if (rounds_ != nullptr && !(passes_together() && full()))
+      rounds_->set_round(round + static_cast<std::int64_t>(num_offers_), now);
     if (!build_next(now)) break;
     free_slot().opened = now;
     calls_.push_back(true);
     if (++num_offers_ == 1) gate(now);
   }
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && scheduler_->has_requests() &&
-      scheduler_->gauges().bound == 0)
+      scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
 }
 

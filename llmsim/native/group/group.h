@@ -245,6 +245,15 @@ class Group final : public Entity, public StepSink {
     return idles_along_ || (rounds_ != nullptr && rounds_->idles_along());
   }
   const Batch& offered_or_dummy(Ps now);
+  // When the next slot's batch has what is copied for it; and the newest one begins only then.
+  Ps copied() const { return copied(next_slot().batch); }
+  void hold_until(Ps ready);
+  // Whether the call that found nothing to run may find something in the next one, for which it
+  // waits until all members have found nothing.
+  bool asks_again() const {
+    return passes_together() && idle() && num_offers_ == 0 && !paused_ &&
+           scheduler_->has_requests() && scheduler_->asks_again();
+  }
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
   // later.
   void launch(Ps now);
@@ -368,6 +377,9 @@ class Group final : public Entity, public StepSink {
   std::int32_t tokens_from() const;
   StepStart start_of(Ps now) const;
   Ps copied(const Batch& batch) const;
+  bool passes_together() const {
+    return lockstep_ != nullptr && rounds_ != nullptr && rounds_->idles_along();
+  }
   bool has_place();
   void note_empty_call();
   void forget_oldest_call();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace llmsim {
 
@@ -117,14 +119,24 @@ bool LockstepGroup::gather(Ps now) {
   return all_there && num_full_ == 0;
 }
 
+// Nobody has work: the wave is over when all have ended what they did, and members that may find
+// something in the next pass have all others pass along.
+bool LockstepGroup::passes_again(Ps now) {
+  if (!std::ranges::all_of(members_, &Group::idle)) return false;
+  rounds_ = 0;
+  if (!std::ranges::any_of(members_, &Group::asks_again)) return false;
+  if (passed_at_ != std::exchange(passed_at_, now)) idle_passes_ = 0;
+  if (++idle_passes_ > kMostEmptyBuilds)
+    throw Stalled("the ranks of a lock-step group passed " + std::to_string(idle_passes_) +
+                  " times at " + std::to_string(now) + " ps");
+  return true;
+}
+
 bool LockstepGroup::try_round(Ps now) {
   if (!agree() || !gather(now)) return false;
   const bool work = std::ranges::any_of(members_, &Group::has_offer);
   const bool unfinished = some_have_requests();
-  if (!work && idle_along_) {
-    if (rounds_ > 0 && std::ranges::all_of(members_, &Group::idle)) rounds_ = 0;
-    return false;
-  }
+  if (!work && idle_along_) return passes_again(now);
   // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
   // dummies.
   if (!work && !unfinished && rounds_ == 0) return false;
@@ -132,14 +144,18 @@ bool LockstepGroup::try_round(Ps now) {
   if (idle_rounds_ > kMostIdleRounds) return false;
   for (std::size_t m = 0; m < members_.size(); ++m)
     batches_[m] = &members_[m]->offered_or_dummy(now);
+  Ps ready = now;
+  for (const Group* member : members_) ready = std::max(ready, member->copied());
   for (Group* member : members_) member->announce(now);
   for (Group* member : members_) member->launch(now);
+  if (ready > now)
+    for (Group* member : members_) member->hold_until(ready);
   all_changed_ = true;
   stir_all();
   ++rounds_;
   agreed_ = false;
   work_left_ = work || unfinished;
-  executor_->begin(batches_, {now, now}, *this);
+  executor_->begin(batches_, {now, ready}, *this);
   return true;
 }
 

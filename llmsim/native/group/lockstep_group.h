@@ -55,6 +55,7 @@ class LockstepGroup final : private StepSink {
   // Asks for offers; whether all are there.
   bool gather(Ps now);
   bool try_round(Ps now);
+  bool passes_again(Ps now);
   // Whether the members agree behind this round of a wave.
   bool syncs(std::int64_t round) const {
     return round > 0 && ((syncs_first_ && round == 1) || round % sync_interval_ == 0);
@@ -76,7 +77,9 @@ class LockstepGroup final : private StepSink {
   bool work_left_ = false;   // as the members say who agree
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs
   std::int64_t idle_rounds_ =
-      0;  // in a row in which nobody ran a request although some wait, and for no KV
+      0;               // in a row in which nobody ran a request although some wait, and for no KV
+  Ps passed_at_ = -1;  // when members last found nothing to run
+  std::int64_t idle_passes_ = 0;  // at that time
   std::vector<const Batch*> batches_;
   // Who may have another answer than when it was asked last: a bit of each member. The others have
   // nothing to hear of, and either have offered a batch or have no place for one.

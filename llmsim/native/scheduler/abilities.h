@@ -88,10 +88,12 @@ class PrefixEvents {
 // Counts the rounds of its lock-step group (vLLM's prefill_schedule_interval).
 class RoundCounting {
  public:
-  // Called before each `schedule`: the rounds that the lock-step group has run.
-  virtual void set_round(std::int64_t round) = 0;
+  // Called before each `schedule`, and where there are no requests in its place: the rounds that
+  // the lock-step group has run.
+  virtual void set_round(std::int64_t round, Ps now) = 0;
   // Whether it takes part in each round in which another member has work, whatever it waits for
-  // itself, and in no other (SGLang's idle batches).
+  // itself, and in no other (SGLang's idle batches). Members ask again together, where no round
+  // begins.
   virtual bool idles_along() const { return false; }
 
  protected:

@@ -14,9 +14,11 @@ from token_balance import assert_nothing_is_lost
 from llmsim import LlmsimError, _native
 from llmsim import run as simulate
 from llmsim.config.engine.host_cache import HOST_WRITES, host_pages
+from llmsim.lowering.scheduler import acceptance
 
 CLUSTER = "cluster_config/h100_cpu_prefix_pool.json"
 LOAD = "synthetic:n=60,rate=20,input=lognormal:200,output=lognormal:60,prefixes=8:tokens=512,seed=1"
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": [0.5]}
 ENGINE = {"scheduler": "sglang", "num_gpu_blocks_override": 6001, "max_model_len": 4096}
 KEYS = {"A": 0, "B": 1 << 20, "C": 1 << 21}
 """Of the first tokens of three prompts that share nothing."""
@@ -198,6 +200,64 @@ def test_a_run_loads_from_the_host_and_says_so() -> None:
     assert "host_cache" not in plain.summary
     assert result.summary["host_cache"]["loaded_tokens"] > 0
     assert result.summary["mean_ttft_ms"] < plain.summary["mean_ttft_ms"]
+
+
+@settings(max_examples=40)
+@given(
+    requests_strategy,
+    st.sampled_from(list(HOST_WRITES)),
+    st.sampled_from([1, 16]),
+    st.integers(500, 900),
+    st.sampled_from([0, MS // 100, MS]),
+    st.sampled_from([2, 3]),
+    st.booleans(),
+)
+def test_nothing_is_lost_with_stages_or_drafts(
+    requests: list[tuple[int, int, int]],
+    write: str,
+    page: int,
+    tokens: int,
+    token_ps: int,
+    number: int,
+    staged: bool,
+) -> None:
+    """So many stages, or drafts of which half hold."""
+    copies = {"write_ps_per_token": token_ps, "load_ps_per_token": token_ps}
+    cache = host(host_pages(tokens, page), write, copy_latency_ps=MS // 2, **copies)
+    options = sharing(requests, cache, tokens, page, number if staged else 2, 2)
+    if staged:
+        options.extra |= {"stages": number, "micro_batches": number}
+    else:
+        native = _native.SpeculationConfig()
+        native.tokens, native.acceptance = number, acceptance([0.5] * number)
+        options.extra["speculation"] = native
+    sim = run(requests, options)  # type: ignore[arg-type]
+    assert_nothing_is_lost(sim, options.blocks, requests)
+
+
+def test_a_run_with_drafts_or_stages_loads_from_the_host(tmp_path: Path) -> None:
+    asked = {"enable_hierarchical_cache": True, "hicache_ratio": 4.0, **ENGINE}
+    drafts = simulate(CLUSTER, LOAD, speculative_config=EAGLE, **asked)
+    assert drafts.summary["host_cache"]["loaded_tokens"] > 0
+    cluster = json.loads(Path(CLUSTER).read_text(encoding="utf-8"))
+    cluster["nodes"][0]["num_instances"] = 1
+    cluster["nodes"][0]["instances"] = cluster["nodes"][0]["instances"][:1]
+    cluster["nodes"][0]["instances"][0] |= {"num_npus": 2, "pp_size": 2}
+    other = tmp_path / "cluster.json"
+    other.write_text(json.dumps(cluster), encoding="utf-8")
+    stages = simulate(str(other), LOAD, **asked)
+    assert stages.summary["host_cache"]["loaded_tokens"] > 0
+
+
+def test_a_drafters_pool_lies_beside_the_bytes_that_hicache_size_counts() -> None:
+    taken = []
+    for fields in ({}, {"speculative_config": EAGLE}):
+        with pytest.raises(LlmsimError, match="lower hicache_ratio") as refused:
+            asked = {"enable_hierarchical_cache": True, "hicache_size": 5000, **ENGINE, **fields}
+            simulate(CLUSTER, LOAD, **asked)  # type: ignore[arg-type]
+        taken.append(float(str(refused.value).split("takes ")[1].split(" GB")[0]))
+    assert taken[0] == pytest.approx(5000, abs=0.1)
+    assert taken[1] > 5050
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def use_stand_in(token_ps: int) -> Copies:
     """
     from sglang.srt.managers import cache_controller
     from sglang.srt.mem_cache.pool_host import common
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     copies = Copies(token_ps)
 
@@ -111,5 +112,6 @@ def use_stand_in(token_ps: int) -> Copies:
         return copies
 
     common._cuda_host_register = lambda *_: None
+    UnifiedRadixCache._pp_sync = lambda *_: None  # other stages hear of what the first one says
     cache_controller.L2TransferEngine = made
     return copies

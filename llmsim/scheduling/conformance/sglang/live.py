@@ -21,6 +21,7 @@ from llmsim.scheduling.conformance.cases import (
 )
 from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage
 from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
+from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
 from llmsim.scheduling.conformance.sglang.ours import acceptance
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
@@ -156,7 +157,7 @@ class Loop:
     step times.
     """
 
-    _most_idle = 50
+    _most_idle = 10_000
     """Turns in a row in which nothing runs."""
     _skips_finishing = True
     """Whether SGLang's overlapped loop leaves out decodes whose last token is on its way."""
@@ -167,6 +168,7 @@ class Loop:
         self._scheduler = scheduler
         self._copies = copies
         self._storage = copies.storage if copies is not None else None
+        self._passes = IdlePasses(scheduler)
         if copies is not None:
             copies.clock = self
         if self._storage is not None:
@@ -209,6 +211,7 @@ class Loop:
         """Runs to the end."""
         scheduler, idle = self._scheduler, 0
         while not self._ended():
+            self._passes.begin(len(self._retracted))
             self._arrive()
             plan = self._plan()
             if self._aborted:
@@ -253,15 +256,22 @@ class Loop:
 
     def _without_result(self, batch: Any) -> None:
         """The end of a turn in which no batch ended; time goes on where none began."""
-        if not batch and not self._retracted:
+        if not batch:
             self._scheduler.on_idle()
             self._pass_time()
 
     def _pass_time(self) -> None:
-        """Until the next request arrives or a copy ends; SGLang is idle behind the last one."""
+        """Once passes find nothing new, until the next request arrives or a copy ends; SGLang is
+        idle behind the last one.
+        """
+        if self._finds_more():
+            return
         times = self._times_ahead()
         if times:
             self.now_ps = max(self.now_ps, min(times))
+
+    def _finds_more(self) -> bool:
+        return self._passes.find_more(len(self._retracted))
 
     def _times_ahead(self) -> list[int]:
         """When something may happen while nothing runs."""
@@ -302,9 +312,12 @@ class Loop:
         if skipper is None:
             return True
         received = skipper.handle(last)
-        while not received and last is None and not self._flights:
+        while not received and self._runs_nothing():
             received = skipper.handle(None)
         return bool(received)
+
+    def _runs_nothing(self) -> bool:
+        return self._scheduler.last_batch is None and not self._flights
 
     def _arrive(self) -> None:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
@@ -422,15 +435,19 @@ class Loop:
         result = scheduler.run_batch(batch)
         self._flights.append((batch.copy(), result, step))
         scheduler.result_queue.append((self._flights[-1][0], result))
-        start = max(self.now_ps, self.busy_ps, self.blocked_ps)
-        if self._copies is not None and batch.hicache_consumer_index >= 0:
-            start = max(start, self._copies.loaded_ps)  # its prompts wait for that
-        self.busy_ps = start + self._step_ps(batch)
+        self.busy_ps = self._start_ps(batch) + self._step_ps(batch)
         step |= {"end_ps": self.busy_ps, "scheduled": self._items}
         if not batch.spec_algorithm.is_none():
             verifies = not batch.forward_mode.is_extend()
             step["drafts"] = {name: more - 1 for name, more, _ in self._items if verifies}
         yield step
+
+    def _start_ps(self, batch: Any) -> int:
+        """When the batch that was run last begins."""
+        start = max(self.now_ps, self.busy_ps, self.blocked_ps)
+        if self._copies is not None and batch.hicache_consumer_index >= 0:
+            start = max(start, self._copies.loaded_ps)  # its prompts wait for that
+        return start
 
     def _step_ps(self, _: Any) -> int:
         """How long the batch that was run last takes."""
@@ -492,6 +509,7 @@ class PipelineLoop(Loop):
         scheduler._collect_inflight_batches = lambda: [*running, *batches]  # as with stages
         while not self._drained([*running, *filter(None, last)]):
             some_ran = False
+            self._passes.begin(len(self._retracted))
             for turn in range(stages):
                 scheduler.running_batch, scheduler.last_batch = running[turn], last[turn]
                 self._arrive()
@@ -511,10 +529,14 @@ class PipelineLoop(Loop):
                     self._complete()
                     last[after] = batches[after]
             idle = 0 if some_ran else idle + 1
-            if not some_ran and not self._retracted:
+            if not some_ran:
                 scheduler.on_idle()
                 self._pass_time()
-            assert idle < 50, f"{len(scheduler.waiting_queue)} requests wait, and nothing runs"
+            assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
+
+    def _runs_nothing(self) -> bool:
+        """A micro-batch that has ended stays the last one of its turn."""
+        return self._running() == 0 and not self._flights
 
     def _drained(self, batches: Sequence[Any]) -> bool:
         return (

@@ -38,6 +38,7 @@ def random_case(seed: int, requests: int) -> Case:
     if not plays_role and "dp_size" not in config:
         _receiving(np.random.default_rng([seed, 47]), config)
     _queue_order(np.random.default_rng([seed, 53]), config)
+    _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
@@ -46,7 +47,8 @@ def random_case(seed: int, requests: int) -> Case:
     stored = "hicache_storage_backend" in config
     if config.get("enable_hierarchical_cache", False):
         share = 0.8 if stored else 0.5
-        _ask_again(np.random.default_rng([seed, 37]), case["requests"], longest - 8, share)
+        room = longest - 8 - ahead
+        _ask_again(np.random.default_rng([seed, 37]), case["requests"], room, share)
         _stretch(np.random.default_rng([seed, 67]), case["requests"], [1, 3, 10] if stored else [1])
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
         sign = -1 if config["schedule_low_priority_values_first"] else 1
@@ -102,11 +104,26 @@ def _drafts(rng: np.random.Generator, case: Case) -> int:
 
 
 def _host_cache(rng: np.random.Generator, config: Case) -> None:
-    """Adds a hierarchical cache to half of the cases that can have one."""
+    """Adds a hierarchical cache to half of the cases that can have one, and neither drafts nor
+    stages.
+    """
     if rng.random() < 1 / 2 or config["disable_radix_cache"] or "pp_size" in config:
         return
     if "speculative_algorithm" in config:
         return
+    _draw_host_cache(rng, config)
+
+
+def _host_cache_beside(rng: np.random.Generator, config: Case) -> None:
+    """Adds a hierarchical cache to half of the cases with drafts, ranks or stages."""
+    beside = ("speculative_algorithm", "dp_size", "pp_size")
+    if rng.random() < 1 / 2 or config["disable_radix_cache"]:
+        return
+    if any(name in config for name in beside):
+        _draw_host_cache(rng, config)
+
+
+def _draw_host_cache(rng: np.random.Generator, config: Case) -> None:
     config |= {
         "enable_hierarchical_cache": True,
         "hicache_ratio": float(rng.choice([0.3, 1, 2, 8])),
@@ -177,16 +194,12 @@ def _receiving(rng: np.random.Generator, config: Case) -> None:
 
 
 def _queue_order(rng: np.random.Generator, config: Case) -> None:
-    """Orders the queue of a third of the cases that can have it so by what prompts still compute.
-
-    SGLang's worker of drafts changes what `hrrn` counts, and has a stand-in here.
-    """
+    """Orders the queue of a third of the cases that can have it so by what is left to compute."""
     takes_over = config.get("disaggregation_mode") in HANDED_OVER
     apart = config["enable_priority_scheduling"] or config["disable_radix_cache"] or takes_over
     if rng.random() < 2 / 3 or apart:
         return
-    drafts = "speculative_algorithm" in config
-    config["schedule_policy"] = "shortest-prefill-first" if drafts else str(rng.choice(_BY_WORK))
+    config["schedule_policy"] = str(rng.choice(_BY_WORK))
 
 
 def _name_by_arrival(case: Case) -> None:

@@ -44,7 +44,7 @@ bool Sglang::looks_again_for_lost(RequestId request) {
     return false;
   }
   prefetch_again(request, SglangStorage::kUnknown);
-  memory_.storage()->leave_out(request);
+  memory_.storage()->leave_out();
   return true;
 }
 
@@ -52,17 +52,6 @@ void Sglang::retry_prefetches() {
   const auto attempts = [this](RequestId request) { return held_[at(request)].retries; };
   for (const SglangStorage::Retry& retry : memory_.storage()->retries(waiting_, attempts))
     prefetch_again(retry.request, retry.stored_end);
-}
-
-// It looks for what has ended whenever something has; nothing changes in between.
-void Sglang::pass_idle(Ps now) {
-  if (!idle_ || last_output_ < 0) return;
-  SglangHostCache& host = *memory_.host();
-  for (Ps at = last_output_; at < now; at = host.next_copy()) {
-    host.begin_pass(at);
-    host.poll(at);
-    if (host.settled()) ratio_ = first_ratio_;
-  }
 }
 
 }  // namespace llmsim

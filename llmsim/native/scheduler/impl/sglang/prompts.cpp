@@ -14,8 +14,6 @@ namespace {
 
 // Beyond so many waiting requests the queue is not ordered by prefixes.
 constexpr std::size_t kMostMatched = 128;
-// Steps of prompts from one refreshing of the prefixes of waiting requests to the next.
-constexpr std::int64_t kTouchInterval = 32;
 // Tokens: who has no longer a prefix in the cache waits for another waiting request that shares
 // so many with it.
 constexpr std::int32_t kSharedInQueue = 32;

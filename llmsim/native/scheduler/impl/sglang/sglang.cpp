@@ -137,7 +137,8 @@ void Sglang::enter(RequestId request) {
 bool Sglang::receives() {
   if (recv_interval_ == 1) return true;
   const Ran ran = micro_batches_[turn_].ran;
-  const bool spins = ran == Ran::kNothing && flights_.empty();
+  const bool idle = staged() ? memory_.taken_rows() == 0 : ran == Ran::kNothing;
+  const bool spins = idle && flights_.empty();
   since_received_ += ran == Ran::kPrompts ? kWeightOfPrompts : 1;
   if (!spins && since_received_ < recv_interval_) return false;
   since_received_ = 0;
@@ -219,12 +220,18 @@ bool Sglang::pool_consistent() const {
   return memory_.consistent(own);
 }
 
+// After an idle time the first micro-batch is the next one.
+void Sglang::begin_turn() {
+  turn_ = idle_ ? 0 : (turn_ + 1) % micro_batches_.size();
+  if (turn_ == 0) before_ = {std::ssize(preempted_), touches_};
+  ++batches_;
+}
+
 void Sglang::schedule(Ps now, Batch& batch) {
   batch.clear();
   if (std::ssize(flights_) == most_flights()) return;
-  if (staged()) turn_ = (turn_ + 1) % micro_batches_.size();
-  ++batches_;
-  if (memory_.storage() != nullptr) pass_idle(now);
+  begin_turn();
+  if (memory_.storage() != nullptr && !in_rounds_) pass_idle(now);
   if (memory_.host() != nullptr) memory_.host()->begin_pass(now);
   if (receives()) receive();
   bootstrap();
@@ -237,8 +244,8 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
-  if (batch.empty()) {
-    micro_batches_[turn_].ran = Ran::kNothing;
+  if (batch.empty()) {  // a micro-batch remembers what it ran last (`last_mbs`)
+    if (!staged()) micro_batches_[turn_].ran = Ran::kNothing;
   } else {
     micro_batches_[turn_].ran = last().prompts ? Ran::kPrompts : Ran::kDecodes;
   }
@@ -252,6 +259,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
     waits_for_copies_ = false;
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
+  finds_more_ = batch.empty() && flights_.empty() && finds_more(now);
   // Whoever waited has given up.
   if (memory_.storage() != nullptr && batch.empty() && flights_.empty() && !has_requests()) {
     idle_ = true;
@@ -337,7 +345,7 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
   const std::size_t prompts = flights_.front().prompts;
   flights_.pop_front();
   // Without requests nobody has asked for a step since the last output, when SGLang would have.
-  if (memory_.host() != nullptr && !has_requests()) {
+  if (memory_.host() != nullptr && !in_rounds_ && !has_requests()) {
     memory_.host()->begin_pass(last_output_);
     memory_.host()->poll(last_output_);
   }

@@ -91,11 +91,12 @@ class Sglang final : public Scheduler,
   void stop() override;
   Gauges gauges() const override;
   const SchedulerCounters& counters() const override { return counters_; }
-  // It preempted for somebody who then found no room, or has not looked for who arrived.
+  // It has not looked for who arrived, another micro-batch has its turn, or the last pass found
+  // something new: as when it preempted for somebody who then found no room.
   bool asks_again() const override {
     if (!arrived_.empty()) return true;
     if (takeover_) return looks_again_;
-    return (!preempted_.empty() && !waits_for_copies_) || others_run();
+    return finds_more_ || others_run();
   }
   // Micro-batches take turns, whether there is something to run or not.
   bool queues_empty_batches() const override { return staged(); }
@@ -119,10 +120,7 @@ class Sglang final : public Scheduler,
   bool hears_at_output() const override { return true; }
   // With data-parallel attention ranks idle along, and are idle only when all are.
   RoundCounting* round_counting() override { return this; }
-  void set_round(std::int64_t round) override {
-    in_rounds_ = true;
-    if (round == 0 && idle_) ratio_ = first_ratio_;
-  }
+  void set_round(std::int64_t round, Ps now) override;
   bool idles_along() const override { return true; }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
@@ -268,8 +266,16 @@ class Sglang final : public Scheduler,
   bool has_prefetched(RequestId request);
   bool looks_again_for_lost(RequestId request);
   void retry_prefetches();
-  // Passes of the scheduler while it had nothing to do.
+  // Passes of the scheduler while it had nothing to do (idle.cpp); and whether a pass that formed
+  // no batch leaves something to the next one, though nothing happens until then.
+  struct Before {
+    std::int64_t preempted = 0, touches = 0;
+  };
   void pass_idle(Ps now);
+  void pass_alone(Ps at);
+  bool finds_more(Ps now);
+  bool touches_later(Ps now);
+  void begin_turn();
   void touch_waiting();
   // Steps of decodes.
   // Nobody holds memory, and nobody will in this step.
@@ -310,6 +316,8 @@ class Sglang final : public Scheduler,
   static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
   static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
   static constexpr std::int64_t kBuffersPerRequest = 2;
+  // Steps of prompts from one refreshing of the prefixes of waiting requests to the next.
+  static constexpr std::int64_t kTouchInterval = 32;
   static constexpr std::int64_t kWeightOfPrompts = 1000;  // of a step, beside 1 of decodes
 
   SchedulerConfig config_;
@@ -334,6 +342,9 @@ class Sglang final : public Scheduler,
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step
   bool waits_for_copies_ = false;     // since then nobody has found room beside them
+  bool finds_more_ = false;           // the last pass formed no batch, and the next one may
+  Ps quiet_at_ = -1;                  // when a pass last found nothing
+  Before before_;                     // the last pass, or with stages the last round of passes
   std::vector<RequestId> aborts_;     // likewise
   std::vector<End> ends_;             // of this step's admission, the soonest first
   std::deque<Flight> flights_;

@@ -35,7 +35,7 @@ bool VllmV1::unschedule(RequestId request, Batch& batch, StepBudget& budget) {
   budget.give_back(item->tokens);
   encoder_.unschedule(request);
   sequences_[request].num_computed -= item->tokens;  // they never ran
-  if (config_.async_scheduling && item->emits)
+  if (config_.async_scheduling && !sequences_[request].in_prompt)
     sequences_[request].num_in_flight -= 1 + item->drafts;
   batch.items.erase(item);
   return true;
@@ -77,6 +77,7 @@ void VllmV1::preempt(RequestId request) {
   encoder_.release(request);
   note_preemption(request, s, log_, counters_);
   s.num_drafts = 0;
+  if (!ahead_.empty()) ahead_[at(request)] = {};
   if (config_.rules.awaits_output || drops_stale()) s.num_in_flight = 0;
   std::erase(partly_prefilled_, request);
   waiting_.push_front(request);

@@ -44,6 +44,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
   if (config.load_failures.on() && config.ranking != nullptr)
     throw std::invalid_argument("loads that fail do not go with rankings of requests");
   if (config.speculation.on()) log_.drafts.resize(sequences.size());
+  if (counts_ahead()) ahead_.resize(sequences.size());
   if (config.ranking == nullptr) return;
   ranker_ = std::make_unique<Ranker>(config.ranking, config.sessions, sequences);
   rank_events_ = ranker_->events();
@@ -107,7 +108,7 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   }
   if (!partly_prefilled_.empty()) {  // a prompt that ends in this step counted until here
     for (const Item& item : batch.items)
-      if (item.emits) std::erase(partly_prefilled_, item.request);
+      if (!sequences_[item.request].in_prompt) std::erase(partly_prefilled_, item.request);
   }
   steps_ = batch.empty() ? 0 : steps_ + 1;
   if (!batch.empty()) pacing_.ran(some_prompts_run_ || some_prompts_start_);
@@ -117,7 +118,8 @@ void VllmV1::schedule(Ps now, Batch& batch) {
   if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   if (config_.decode_interval > 1) {
     for (const Item& item : batch.items)
-      if (item.emits) sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
+      if (!sequences_[item.request].in_prompt)
+        sequences_[item.request].next_decode_call = calls_ + config_.decode_interval;
   }
   if (config_.speculation.on()) leave_drafts(batch);
   if (rank_events_ != nullptr) rank_events_->scheduled(now, batch);
@@ -216,14 +218,24 @@ void VllmV1::run(RequestId request, std::int32_t tokens, Batch& batch) {
   const std::int32_t drafts = std::max(0, before + tokens - s.num_tokens - s.num_in_flight);
   s.num_computed += tokens;
   kv_.register_full(request, std::min(s.num_computed, s.num_tokens));
-  const bool emits = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
+  const bool ends = s.num_computed == s.num_tokens + s.num_in_flight + drafts;
   const bool padded = drafts > 0 && s.num_drafts == 0;
   s.num_drafts = 0;
-  s.in_prompt = !emits;
-  if (config_.async_scheduling && emits) s.num_in_flight += 1 + drafts;
+  s.in_prompt = !ends;
+  if (config_.async_scheduling && ends) s.num_in_flight += 1 + drafts;
+  const bool early = !ends && samples_early(request);
+  if (early) ++ahead_[at(request)].sampled;
+  const bool emits = ends || early;
   batch.items.push_back({request, tokens, before, s.epoch, drafts, emits, padded});
   s.fast_until_tokens = 0;
   if (emits && may_take_fast_path() && !encoder_.holds(request)) calm(request, s, before);
+}
+
+bool VllmV1::samples_early(RequestId request) const {
+  if (ahead_.empty() || ahead_[at(request)].tokens == 0) return false;
+  const Sequence& s = sequences_[request];
+  const Ahead& ahead = ahead_[at(request)];
+  return s.num_computed + ahead.tokens >= s.num_tokens + ahead.sampled;
 }
 
 // Until then it neither ends, nor fills a block, nor needs another one or gives one back; `before`:
@@ -246,7 +258,8 @@ void VllmV1::leave_drafts(Batch& batch) {
   for (const Item& item : batch.items) {
     const std::int32_t drafts = speculation.drafts_of(item.request, most);
     deepest = std::max(deepest, drafts);
-    if (config_.async_scheduling && item.emits) leave_drafts(item.request, drafts);
+    if (config_.async_scheduling && !sequences_[item.request].in_prompt)
+      leave_drafts(item.request, drafts);
   }
   batch.drafts_after = deepest;  // the proposer serves the deepest request
 }
@@ -334,9 +347,10 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
   const bool counts = current || !config_.rules.awaits_output;  // in what it computes now
   if (counts && s.num_computed > 0) {
     s.num_computed -= rejected;
-    if (!current)
-      counters_.discarded_tokens +=
-          rejected;  // what it has computed since is rolled back, too, as in vLLM
+    if (!current) {  // what it has computed since is rolled back, too, as in vLLM
+      counters_.discarded_tokens += rejected;
+      if (!ahead_.empty()) ahead_[at(item.request)].tokens += rejected;
+    }
   }
   if (counts && s.num_in_flight > 0) s.num_in_flight -= rejected;
   if (encoder_.on()) encoder_.processed(item.request, s.num_computed - s.num_in_flight);
@@ -352,7 +366,11 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
     ++count;
     stopped = stops(item.request, s);
   }
+  // Nobody has counted on a token that was sampled early, and vLLM takes it off all the same.
+  const bool early = current && !ahead_.empty() && ahead_[at(item.request)].sampled > 0;
+  if (early) --ahead_[at(item.request)].sampled;
   if (config_.async_scheduling && counts) s.num_in_flight -= count;
+  if (early) s.num_in_flight = std::max(0, s.num_in_flight);
   counters_.discarded_tokens += 1 + accepted - count;
   if (!current)
     counters_.recomputed_tokens -= rejected + 1 + accepted - count;  // lost, and not needed again

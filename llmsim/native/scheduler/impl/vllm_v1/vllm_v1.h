@@ -65,7 +65,7 @@ class VllmV1 final : public Scheduler,
   PrefixEvents* prefix_events() override { return this; }
   void log_keys(KeyLog* log) override { kv_.log_keys(log); }
   RoundCounting* round_counting() override { return this; }
-  void set_round(std::int64_t round) override {
+  void set_round(std::int64_t round, Ps /*now*/) override {
     steps_ = round;
     pacing_.by_rounds();
   }
@@ -238,6 +238,15 @@ class VllmV1 final : public Scheduler,
            (config_.kv_producer || config_.kv_consumer || kv_.below().there());
   }
   void run(RequestId request, std::int32_t tokens, Batch& batch);
+  // Of releases that let a preempted request start at once: how far the workers of Model Runner V2
+  // are ahead of what the scheduler takes a request to have computed. It takes off drafts that were
+  // rejected in a step from before (Scheduler.update_from_output), and they do not.
+  bool counts_ahead() const {
+    return config_.decode_interval > 1 && config_.speculation.on() && !config_.rules.awaits_output;
+  }
+  // So they reach the end of a prompt in an earlier step, and sample there and in each that
+  // follows.
+  bool samples_early(RequestId request) const;
   // Whether nothing but the sequence decides what a step of one token does.
   bool may_take_fast_path() const {
     return !config_.disable_fast_path && !config_.kv_producer && config_.decode_interval == 1 &&
@@ -253,6 +262,12 @@ class VllmV1 final : public Scheduler,
   SchedulerConfig config_;
   SequenceTable& sequences_;
   RequestLog& log_;
+  // By request: tokens that its workers are ahead, and that they have sampled early in steps in
+  // flight.
+  struct Ahead {
+    std::int32_t tokens = 0, sampled = 0;
+  };
+  std::vector<Ahead> ahead_;
   KvCache kv_;
   EncoderCache encoder_;
   LoraSlots lora_slots_;

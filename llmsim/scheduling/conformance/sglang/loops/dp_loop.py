@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import STEP_PS, TOKEN_PS, Case
+from llmsim.scheduling.conformance.sglang.host_copies import Copies
 from llmsim.scheduling.conformance.sglang.live import Loop
 
 
 class DpLoop(Loop):
     """One rank: it runs every round that any rank has work for."""
 
-    def __init__(self, scheduler: Any, case: Case, *_: Any) -> None:
+    def __init__(self, scheduler: Any, case: Case, copies: Copies | None = None) -> None:
         ranks, rank = case["config"]["dp_size"], case["rank"]
-        super().__init__(scheduler, case)
+        super().__init__(scheduler, case, copies)
         mine = [row for row in self._order if row % ranks == rank]
         self._requests = [self._requests[row] for row in mine]
         self._arrival_ps = [self._arrival_ps[row] for row in mine]
@@ -42,19 +43,26 @@ class DpLoop(Loop):
         slowest: int = max(self._agreed(own))
         return slowest
 
+    def _start_ps(self, batch: Any) -> int:
+        """Every rank waits for what any of them copies."""
+        latest: int = max(self._agreed(super()._start_ps(batch)))
+        return latest
+
     def _launch(self, batch: Any) -> Iterator[Case]:
+        retracted = list(self._retracted)
         steps = list(super()._launch(batch))
-        if not batch.forward_mode.is_idle():
+        if batch.forward_mode.is_idle():
+            self._retracted = retracted  # which the next batch of requests tells
+        else:
             yield from steps
 
     def _without_result(self, batch: Any) -> None:
-        if batch:
-            return
-        asks_again = bool(self._retracted)
-        if not asks_again:
+        if not batch:
             self._scheduler.on_idle()
-        if not any(self._agreed(asks_again)):
             self._pass_time()
+
+    def _finds_more(self) -> bool:
+        return any(self._agreed(super()._finds_more()))
 
     def _times_ahead(self) -> list[int]:
         return [time for times in self._agreed(super()._times_ahead()) for time in times]

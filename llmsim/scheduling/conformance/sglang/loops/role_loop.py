@@ -11,8 +11,6 @@ FIRST_ROOM = 1
 class RoleLoop(Loop):
     """One run of a prefill or decode server."""
 
-    _most_idle = 10_000
-    """A server that is idle hears of transfers, one in each turn."""
     _skips_finishing = False
 
     def _role(self, index: int) -> dict[str, Any]:

@@ -68,8 +68,6 @@ Ps SglangHostCache::next_copy() const {
   if (!writing_.empty()) next = std::min(next, writing_.front().end);
   if (!loading_.empty()) next = std::min(next, loading_.front().end);
   if (storage_) next = std::min(next, storage_->next(now_));
-  // Where nothing else happens, the next pass follows at once.
-  if (next == std::numeric_limits<Ps>::max() && storage_ && storage_->passes_again()) return now_;
   return next;
 }
 

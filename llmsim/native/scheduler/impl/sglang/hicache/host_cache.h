@@ -61,6 +61,8 @@ class SglangHostCache final : public RadixTree::Hits, public HostCopying {
   // Begins the loads that are asked for; the step that needs them may start with the first layer of
   // what it gets.
   HostLoad start_loads();
+  // Whether writes are asked for, which the next pass begins.
+  bool asks() const { return !asked_writes_.empty(); }
   // When the scheduler goes on, which waits for copies with write-back.
   Ps blocked_until() const { return blocked_; }
 

@@ -18,7 +18,7 @@ SglangStorage::SglangStorage(const HostStorageConfig& config, std::int32_t page_
 
 void SglangStorage::begin_pass(Ps now) {
   now_ = now;
-  passes_again_ = false;
+  leaves_out_ = false;
   threads_.advance(now);
   counters_.stored = tokens(static_cast<std::size_t>(threads_.stored_pages()));
   counters_.erased = tokens(static_cast<std::size_t>(threads_.erased_pages()));

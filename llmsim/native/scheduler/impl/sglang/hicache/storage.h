@@ -59,8 +59,8 @@ class SglangStorage {
   void prefetch(Asked asked, Ps now);
   // Whether a request goes on with what it has; if so, nothing more comes for it.
   bool ready(RequestId request);
-  // Whoever has asked and gets nothing is left out of this pass only.
-  void leave_out(RequestId request) { passes_again_ |= !searches_.contains(request); }
+  // Somebody asks and is left out of this pass; the next one says whether it waits for an answer.
+  void leave_out() { leaves_out_ = true; }
   void admitted(RequestId request);
   void release(RequestId request);
   // Who looks again in this pass, in the order of the queue.
@@ -73,7 +73,12 @@ class SglangStorage {
 
   // When anything happens next; the largest Ps where nothing does.
   Ps next(Ps now) const;
-  bool passes_again() const { return passes_again_; }
+  // Whether the next pass finds something new, though nothing happens until then: who was left out,
+  // somebody of the queue who counts passes until it looks again, or memory that was given back.
+  bool passes_again(std::span<const RequestId> waiting) const {
+    const auto counts = [this](RequestId request) { return misses_.contains(request); };
+    return leaves_out_ || returned_ > 0 || std::ranges::any_of(waiting, counts);
+  }
   bool writes() const { return writing_ > 0; }
   // Pages of the host pool that are neither free nor in the tree.
   std::int64_t held() const { return held_ + returned_; }
@@ -122,7 +127,7 @@ class SglangStorage {
   std::int64_t pass_ = 0, asked_tokens_ = 0, writing_ = 0;
   std::int64_t held_ = 0, returned_ = 0;  // pages: that searches hold, and have given back
   Ps now_ = 0;
-  bool passes_again_ = false;
+  bool leaves_out_ = false;
 };
 
 }  // namespace llmsim
