@@ -20,8 +20,8 @@ import estimator
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.config.errors import InputError
 from llmsim.costs.hardware_limits import peak_rates_of
-from llmsim.costs.sources.silicon.attention import find_rows
-from llmsim.costs.sources.silicon.attention_grid import cold_line, decode_times
+from llmsim.costs.sources.silicon.attention.dense import find_rows
+from llmsim.costs.sources.silicon.attention.grid import cold_line, decode_times
 from llmsim.costs.sources.silicon.database import find_database
 from llmsim.model import load_hardware, load_model
 

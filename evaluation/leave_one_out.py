@@ -39,7 +39,7 @@ from llmsim.costs.sources.roofline import (
     LAUNCH_US,
     MEMORY_EFFICIENCY,
 )
-from llmsim.costs.sources.silicon.attention import COLUMNS as ATTENTION
+from llmsim.costs.sources.silicon.attention.dense import COLUMNS as ATTENTION
 from llmsim.costs.sources.silicon.database import Database, find_database, read_columns
 from llmsim.costs.sources.silicon.experts.rows import COLUMNS as EXPERTS
 from llmsim.costs.sources.silicon.experts.rows import SHAPE

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
 from llmsim.config.engine.profile import load_profile
-from llmsim.config.engine.sglang_defaults import with_server_defaults
+from llmsim.config.engine.sglang.defaults import with_server_defaults
 from llmsim.config.errors import DoesNotFit
 from llmsim.config.units import ns_to_ps
 from llmsim.core import GroupInfo

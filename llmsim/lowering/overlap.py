@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from llmsim.config import Group
 from llmsim.config.engine.args import EngineArgs
 from llmsim.config.engine.schedulers import SGLANG
-from llmsim.config.engine.sglang_defaults import Server
+from llmsim.config.engine.sglang.defaults import Server
 from llmsim.config.errors import NotYetError
 from llmsim.model import ModelConfig
 

@@ -8,7 +8,7 @@ import pytest
 from llmsim.config import EngineOverrides, load_cluster, resolve
 from llmsim.config.engine.args import EngineArgs, Given, resolve_engine
 from llmsim.config.engine.profile import load_profile
-from llmsim.config.engine.sglang_defaults import Server, with_server_defaults
+from llmsim.config.engine.sglang.defaults import Server, with_server_defaults
 from llmsim.config.engine.speculative import SpeculativeConfig
 from llmsim.config.errors import InfeasibleError
 

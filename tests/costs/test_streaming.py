@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import peak_rates_of
+from llmsim.costs.sources.silicon.attention.mla import INSIDE
 from llmsim.costs.sources.silicon.database import Database, find_database
 from llmsim.costs.sources.silicon.memory_bound import REDUCTION_US, from_peak_rates, streaming
-from llmsim.costs.sources.silicon.mla import INSIDE
 from llmsim.model import Elementwise
 from tests.costs.builders import needs_database, request
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
 from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
-from llmsim.config.engine.sglang_drafts import with_branches
+from llmsim.config.engine.sglang.drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
 from llmsim.config.errors import InputError
 

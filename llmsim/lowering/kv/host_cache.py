@@ -8,8 +8,8 @@ from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec, StorageSpec
 from llmsim.config.engine.args import EngineArgs
-from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.engine.options import HICACHE_PREFETCH_POLICIES, HICACHE_WRITE_POLICIES
+from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.core import PS_PER_S
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS

@@ -4,7 +4,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python/python_router.h"
-#include "scheduler/policies.h"
+#include "scheduler/ranking/policies.h"
 
 using namespace nanobind::literals;
 

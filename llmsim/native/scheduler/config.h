@@ -16,9 +16,9 @@
 #include "scheduler/limits/encoder_cache.h"
 #include "scheduler/limits/lora_slots.h"
 #include "scheduler/limits/step_limits.h"
-#include "scheduler/policies.h"
 #include "scheduler/queue/waiting_queue.h"
-#include "scheduler/ranking.h"
+#include "scheduler/ranking/policies.h"
+#include "scheduler/ranking/ranking.h"
 #include "scheduler/speculation.h"
 #include "scheduler/version_rules.h"
 

@@ -13,9 +13,9 @@ from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.source import SplitAttention
 from llmsim.costs.sources.silicon import source as silicon
-from llmsim.costs.sources.silicon.attention_grid import _undisturbed
+from llmsim.costs.sources.silicon.attention.grid import _undisturbed
+from llmsim.costs.sources.silicon.attention.mla import INSIDE
 from llmsim.costs.sources.silicon.gemm import HOST_BOUND_US, load_gemm
-from llmsim.costs.sources.silicon.mla import INSIDE
 from llmsim.model import Dtypes, Layout, load_model, operators, resolve_dtypes
 from tests.costs.builders import SYSTEMS, database, needs_database, request, split_grid
 

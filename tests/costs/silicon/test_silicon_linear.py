@@ -13,8 +13,8 @@ from costs.builders import request
 
 from llmsim.core import Provenance
 from llmsim.costs.source import Curve
+from llmsim.costs.sources.silicon.attention.linear import COLUMNS, linear_curve
 from llmsim.costs.sources.silicon.database import TablePath
-from llmsim.costs.sources.silicon.linear_attention import COLUMNS, linear_curve
 from llmsim.model import Operator
 
 MODEL = "Qwen/Qwen3-Next-80B-A3B-Instruct"

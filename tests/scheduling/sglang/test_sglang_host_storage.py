@@ -14,7 +14,7 @@ from token_balance import assert_nothing_is_lost
 
 from llmsim import LlmsimError, _native
 from llmsim import run as simulate
-from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
+from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
 
 CLUSTER = "cluster_config/h100_ssd_prefix_pool.json"
 LOAD = (

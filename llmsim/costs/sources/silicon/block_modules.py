@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmsim.costs.sources.silicon.mla import GEMM_TYPES
-from llmsim.costs.sources.silicon.sparse_mla import WholeModules, module_rows
+from llmsim.costs.sources.silicon.attention.mla import GEMM_TYPES
+from llmsim.costs.sources.silicon.attention.sparse_mla import WholeModules, module_rows
 from llmsim.model import Attention, Indexer, short_dtype
 
 if TYPE_CHECKING:

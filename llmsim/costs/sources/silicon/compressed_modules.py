@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from llmsim.costs.sources.silicon.mla import GEMM_TYPES
-from llmsim.costs.sources.silicon.sparse_mla import WholeModules, module_rows
+from llmsim.costs.sources.silicon.attention.mla import GEMM_TYPES
+from llmsim.costs.sources.silicon.attention.sparse_mla import WholeModules, module_rows
 from llmsim.model import Attention, CompressedAttention, Indexer, short_dtype
 
 if TYPE_CHECKING:

@@ -21,18 +21,10 @@ from llmsim.costs.source import (
     to_ps,
 )
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
-from llmsim.costs.sources.silicon.attention import AttentionRows, find_rows
-from llmsim.costs.sources.silicon.attention_grid import decode_grid, prefill_grid
-from llmsim.costs.sources.silicon.auxiliary_kernels import expert_choices, kv_writes
-from llmsim.costs.sources.silicon.block_modules import find_blocks
-from llmsim.costs.sources.silicon.compressed_modules import find_compressed
-from llmsim.costs.sources.silicon.database import Database, TablePath
-from llmsim.costs.sources.silicon.experts.curve import moe_curve
-from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
-from llmsim.costs.sources.silicon.input_scaling import InputScaling, input_scaling
-from llmsim.costs.sources.silicon.linear_attention import linear_curve
-from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
-from llmsim.costs.sources.silicon.mla import (
+from llmsim.costs.sources.silicon.attention.dense import AttentionRows, find_rows
+from llmsim.costs.sources.silicon.attention.grid import decode_grid, prefill_grid
+from llmsim.costs.sources.silicon.attention.linear import linear_curve
+from llmsim.costs.sources.silicon.attention.mla import (
     INSIDE,
     absorbed_products,
     between_kernels,
@@ -40,13 +32,21 @@ from llmsim.costs.sources.silicon.mla import (
     find_modules,
     rows_of_heads,
 )
-from llmsim.costs.sources.silicon.sparse_mla import (
+from llmsim.costs.sources.silicon.attention.sparse_mla import (
     WholeModules,
     find_sparse,
     least_prompt_us,
     sparse_attention,
     sparse_prefills,
 )
+from llmsim.costs.sources.silicon.auxiliary_kernels import expert_choices, kv_writes
+from llmsim.costs.sources.silicon.block_modules import find_blocks
+from llmsim.costs.sources.silicon.compressed_modules import find_compressed
+from llmsim.costs.sources.silicon.database import Database, TablePath
+from llmsim.costs.sources.silicon.experts.curve import moe_curve
+from llmsim.costs.sources.silicon.gemm import GemmTable, load_gemm
+from llmsim.costs.sources.silicon.input_scaling import InputScaling, input_scaling
+from llmsim.costs.sources.silicon.memory_bound import Streaming, streaming
 from llmsim.costs.sources.silicon.streams import streams_curve
 from llmsim.costs.sources.silicon.sustained_clock import sustained
 from llmsim.model import (

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "request/sequence_table.h"
-#include "scheduler/policies.h"
-#include "scheduler/ranking.h"
+#include "scheduler/ranking/policies.h"
+#include "scheduler/ranking/ranking.h"
 
 namespace llmsim {
 

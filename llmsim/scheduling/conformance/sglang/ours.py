@@ -5,8 +5,8 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim import _native
-from llmsim.config.engine.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
+from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import (
     Case,

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kv/radix_tree.h"
+#include "kv/radix/radix_tree.h"
 #include "request/sequence_table.h"
 #include "scheduler/impl/sglang/hicache/host_cache.h"
 

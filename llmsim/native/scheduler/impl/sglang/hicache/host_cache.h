@@ -7,7 +7,7 @@
 // evicted from the device with a copy stays in the tree, and a request that finds it there loads it
 // back when it is admitted. A full host pool gives up its least recently used leaves; with
 // write-back, first the copies of pages that are on the device. The tree's rules are in
-// kv/radix_tree_host.cpp, and those of storage behind the pool in storage.h.
+// kv/radix/radix_tree_host.cpp, and those of storage behind the pool in storage.h.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/radix_tree.h"
+#include "kv/radix/radix_tree.h"
 #include "program/batch.h"
 #include "scheduler/abilities.h"
 #include "scheduler/host_cache_config.h"

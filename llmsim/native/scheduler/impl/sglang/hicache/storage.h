@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/radix_tree.h"
+#include "kv/radix/radix_tree.h"
 #include "scheduler/host_cache_config.h"
 #include "scheduler/impl/sglang/hicache/storage_threads.h"
 

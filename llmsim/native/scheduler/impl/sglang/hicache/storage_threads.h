@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/page_storage.h"
-#include "kv/radix_tree.h"
+#include "kv/radix/page_storage.h"
+#include "kv/radix/radix_tree.h"
 #include "scheduler/host_cache_config.h"
 
 namespace llmsim {

@@ -1,4 +1,4 @@
-#include "scheduler/ranking.h"
+#include "scheduler/ranking/ranking.h"
 
 #include <algorithm>
 #include <numeric>

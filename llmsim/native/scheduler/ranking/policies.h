@@ -11,7 +11,7 @@
 #include "base/bad_policy.h"
 #include "base/types.h"
 #include "kv/eviction.h"
-#include "scheduler/ranking.h"
+#include "scheduler/ranking/ranking.h"
 
 namespace llmsim {
 

@@ -14,7 +14,7 @@ from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import CostRequest, to_ps
-from llmsim.costs.sources.silicon.attention import AttentionRows
+from llmsim.costs.sources.silicon.attention.dense import AttentionRows
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Hardware

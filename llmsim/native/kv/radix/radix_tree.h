@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "kv/page_keys.h"
+#include "kv/radix/page_keys.h"
 #include "kv/tiers/key_log.h"
 
 namespace llmsim {

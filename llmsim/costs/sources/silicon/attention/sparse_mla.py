@@ -21,9 +21,9 @@ from llmsim.core import Provenance
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import AttentionCost, OpCost, SplitAttention, SplitGrid, to_ps
-from llmsim.costs.sources.silicon.attention import AttentionRows
-from llmsim.costs.sources.silicon.attention_grid import PrefillGrid, decode_grid, prompt_times
-from llmsim.costs.sources.silicon.mla import GEMM_TYPES, INSIDE, rows_of_heads
+from llmsim.costs.sources.silicon.attention.dense import AttentionRows
+from llmsim.costs.sources.silicon.attention.grid import PrefillGrid, decode_grid, prompt_times
+from llmsim.costs.sources.silicon.attention.mla import GEMM_TYPES, INSIDE, rows_of_heads
 from llmsim.model import Attention, Indexer, LatentAttention, short_dtype
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from llmsim.costs.sources.silicon.attention import KV_DTYPES, AttentionRows
-from llmsim.costs.sources.silicon.attention_grid import decode_times, prompt_times
+from llmsim.costs.sources.silicon.attention.dense import KV_DTYPES, AttentionRows
+from llmsim.costs.sources.silicon.attention.grid import decode_times, prompt_times
 from llmsim.costs.sources.silicon.database import TablePath, read_columns
 from llmsim.costs.sources.silicon.gemm import GemmTable
 from llmsim.model import LatentAttention, short_dtype

@@ -2,7 +2,7 @@
 // and components/full.py).
 #include <algorithm>
 
-#include "kv/radix_tree.h"
+#include "kv/radix/radix_tree.h"
 
 namespace llmsim {
 

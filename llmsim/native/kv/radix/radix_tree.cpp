@@ -1,4 +1,4 @@
-#include "kv/radix_tree.h"
+#include "kv/radix/radix_tree.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,0 +1,1 @@
+"""Engine options that SGLang alone has: its defaults, drafts and hierarchical cache."""
