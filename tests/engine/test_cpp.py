@@ -10,7 +10,7 @@ from processes import HANGS_S
 
 from engine.command import REPOSITORY, build_target
 
-PROGRAMS = sorted(path.stem for path in (REPOSITORY / "astra-sim" / "tests").glob("*_test.cpp"))
+PROGRAMS = sorted(path.stem for path in (REPOSITORY / "astra-sim" / "tests").rglob("*_test.cpp"))
 
 
 @pytest.fixture(scope="session")
