@@ -10,6 +10,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -216,13 +217,12 @@ def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
     """
     tried = [one for one in found.units if one.capacity.misses]
     wholes = [one for one in tried if one.role == "both"] or tried
-    bounds = sorted(
-        (one for one in wholes if one.is_bound), key=lambda one: one.capacity.misses[0].by
-    )
-    tasks = [(one, found.question) for one in bounds[:NEAREST]]
-    wholes = [one for one in wholes if not one.is_bound]
-    wholes += workers.map("llmsim.sizing.search:least_loaded", tasks)
-    return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in wholes]
+    ruled_out = [one for one in wholes if one.is_bound]
+    ruled_out.sort(key=lambda one: one.capacity.misses[0].by)
+    tasks = [(one, found.question) for one in ruled_out[:NEAREST]]
+    measured = [one for one in wholes if not one.is_bound]
+    measured += workers.map("llmsim.sizing.search:least_loaded", tasks)
+    return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in measured]
 
 
 def _verify(
@@ -450,11 +450,13 @@ def _measure_units(
 
 def _alone(plans: "Sequence[Bounded]", units: Sequence[Unit]) -> Iterable[tuple[str, str]]:
     """Devices and roles whose other role no layout of the device fills."""
+    planned = Counter((one.plan.device, one.role) for one in plans)
+    measured = Counter((one.plan.device, one.role) for one in units)
+    filled = {(one.plan.device, one.role) for one in units if one.level}
     for device in {one.plan.device for one in plans}:
         for role, other in (("prefill", "decode"), ("decode", "prefill")):
-            planned = sum(one.plan.device == device and one.role == role for one in plans)
-            measured = [one for one in units if one.plan.device == device and one.role == role]
-            if len(measured) == planned and not any(one.level for one in measured):
+            side = device, role
+            if measured[side] == planned[side] and side not in filled:
                 yield device, other
 
 

@@ -29,18 +29,20 @@ def beside_the_others(request: CostRequest, costs: list[OpCost]) -> list[OpCost]
     lies behind the other.
     """
     experts = next((op for op in request.operators if isinstance(op, Moe)), None)
-    shared = {op.name: op for op in request.operators if op.block == SHARED}
-    tabled = {cost.name: cost for cost in costs}
+    shared = [op for op in request.operators if op.block == SHARED]
     if not request.second_stream_tokens or experts is None or not shared:
         return costs
-    if experts.name not in tabled or not shared.keys() <= tabled.keys():
+    tabled = {cost.name: cost for cost in costs}
+    names = {op.name for op in shared}
+    if not {experts.name, *names} <= tabled.keys():
         return costs
-    last = min(request.second_stream_tokens, request.table_tokens)
-    counts = np.arange(last + 1)
-    alone = sum((tabled[name].ps[counts].astype(np.float64) for name in shared), np.zeros(last + 1))
-    hidden = _hidden_ps(request, experts, list(shared.values()), tabled[experts.name], alone)
+    rows = min(request.second_stream_tokens, request.table_tokens) + 1
+    alone = np.zeros(rows)
+    for op in shared:
+        alone += tabled[op.name].ps[:rows]
+    hidden = _hidden_ps(request, experts, shared, tabled[experts.name], alone)
     left = np.divide(alone - hidden, alone, out=np.ones_like(alone), where=alone > 0)
-    return [_shortened(cost, left) if cost.name in shared else cost for cost in costs]
+    return [_shortened(cost, left) if cost.name in names else cost for cost in costs]
 
 
 def _hidden_ps(

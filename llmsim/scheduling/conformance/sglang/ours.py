@@ -110,7 +110,8 @@ def our_run(case: Case) -> OurRun:
         raise ran.stalled
     steps = [step for group in ran.groups for step in group]
     if ran.stalled is not None:
-        steps = [step for step in steps if step["end_ps"] >= 0] + [{"failed": str(ran.stalled)}]
+        ended = [step for step in steps if step["end_ps"] >= 0]
+        steps = [*ended, {"failed": str(ran.stalled)}]
     if case["config"].get("disaggregation_mode") not in HANDED_OVER:
         return OurRun(steps, [case])
     landed = ran.transfers["kv_landed_ps"].tolist()
