@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -581,6 +582,7 @@ def test_emitted_files_start_as_many_devices_as_planned(tmp_path: Path) -> None:
     assert [len(one.split(",")) for one in gpus] == [4, 8, 8]
     assert "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 64" in servers[1]
     assert files["sglang.sh"].count("--disaggregation-mode decode") == 2
+    assert files["sglang.sh"].count("--host 0.0.0.0") == 3
     services = yaml.safe_load(files["compose.yaml"])["services"].values()
     devices = [
         one["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for one in services
@@ -593,6 +595,24 @@ def test_emitted_files_start_as_many_devices_as_planned(tmp_path: Path) -> None:
     assert values["decode"]["parallelism"] == {"tensor": 2, "data": 4}
     sets = list(yaml.safe_load_all(files["lws.yaml"]))
     assert [one["spec"]["replicas"] for one in sets] == [1, 2]
+
+
+def test_emitted_servers_shake_hands_at_addresses_of_their_own(tmp_path: Path) -> None:
+    """vLLM's NIXL takes a port for each data-parallel rank, of a host that others can name."""
+    files = {path.name: path.read_text() for path in emit(PD, tmp_path)}
+    places = re.findall(
+        r"VLLM_NIXL_SIDE_CHANNEL_HOST=(\w+) VLLM_NIXL_SIDE_CHANNEL_PORT=(\d+)", files["vllm.sh"]
+    )
+    ports = [int(port) for _, port in places]
+    assert ports == [5600, 5601, 5605], "one rank of prefill, then decodes of four ranks each"
+    services = yaml.safe_load(files["compose.yaml"])["services"].values()
+    told = [
+        (f"VLLM_NIXL_SIDE_CHANNEL_HOST={host}", f"VLLM_NIXL_SIDE_CHANNEL_PORT={port}")
+        for host, port in places
+    ]
+    assert [tuple(one["environment"][-2:]) for one in services] == told
+    assert files["lws.yaml"].count("status.podIP") == 2
+    assert files["llm-d-values.yaml"].count("status.podIP") == 2
 
 
 def test_a_page_is_whole_and_needs_no_network(answer: Answer) -> None:

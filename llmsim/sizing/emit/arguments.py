@@ -6,6 +6,11 @@ from typing import Any
 from llmsim.sizing.plan import Plan, Pool, Shape
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+SIDE_CHANNEL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+SIDE_CHANNEL_PORT = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+"""Variables for where a prefill or decode server shakes hands; without a host only servers of the
+same one find it.
+"""
 SGLANG = {
     "max_num_seqs": "--max-running-requests",
     "max_num_batched_tokens": "--chunked-prefill-size",

@@ -30,7 +30,7 @@ def compose(plan: Plan) -> str:
             "command": [*vllm_arguments(plan, one.pool), *nodes, *port],
             "network_mode": "host",
             "ipc": "host",
-            "environment": ["HF_TOKEN", f"HF_HOME={MODELS}"],
+            "environment": ["HF_TOKEN", f"HF_HOME={MODELS}", *one.side_channel],
             "volumes": [f"~/.cache/huggingface:{MODELS}"],
         }
         devices_of(services[name], one.gpus)

@@ -7,7 +7,11 @@ from typing import Any
 import yaml
 
 from llmsim.sizing.emit.accelerators import accelerator_of
-from llmsim.sizing.emit.arguments import vllm_arguments, vllm_node_arguments
+from llmsim.sizing.emit.arguments import (
+    SIDE_CHANNEL_HOST,
+    vllm_arguments,
+    vllm_node_arguments,
+)
 from llmsim.sizing.plan import Plan, Pool
 
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:latest"
@@ -97,7 +101,7 @@ def _llm_d_container(plan: Plan, pool: Pool) -> dict[str, Any]:
     """The chart writes the sizes of a server on one node; servers over nodes join by themselves."""
     accelerator = accelerator_of(plan)
     devices = str(pool.shape.devices // pool.shape.nodes)
-    common = {"image": accelerator.image}
+    common = {"image": accelerator.image, **_side_channel(pool)}
     limits = {"resources": {"limits": {accelerator.resource: devices}}}
     if pool.shape.nodes > 1:
         leader, worker = (_joined(plan, pool, leads=leads) for leads in (True, False))
@@ -146,6 +150,7 @@ def _pod(plan: Plan, pool: Pool, *, leads: bool) -> dict[str, Any]:
         container["args"] = [_joined(plan, pool, leads=leads)]
     else:
         container["args"] = [*vllm_arguments(plan, pool), "--port", str(PORT)]
+    container |= _side_channel(pool)
     container["envFrom"] = [{"secretRef": {"name": SECRET}}]
     if leads:
         container["ports"] = [{"containerPort": PORT}]
@@ -153,6 +158,14 @@ def _pod(plan: Plan, pool: Pool, *, leads: bool) -> dict[str, Any]:
     devices = str(shape.devices // shape.nodes)
     container["resources"] = {"limits": {accelerator.resource: devices}}
     return {"spec": {"containers": [container]}}
+
+
+def _side_channel(pool: Pool) -> dict[str, Any]:
+    """The address at which vLLM's NIXL shakes hands with other pods; nothing without roles."""
+    if not pool.role:
+        return {}
+    own_address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return {"env": [{"name": SIDE_CHANNEL_HOST, "valueFrom": own_address}]}
 
 
 def _without(words: list[str], option: str) -> list[str]:

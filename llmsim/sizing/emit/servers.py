@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from llmsim.sizing.emit.accelerators import accelerator_of
 from llmsim.sizing.emit.arguments import (
+    SIDE_CHANNEL_HOST,
+    SIDE_CHANNEL_PORT,
     sglang_arguments,
     sglang_node_arguments,
     vllm_arguments,
@@ -21,6 +23,8 @@ SIDE_PORT = 5600
 POLICY = "power_of_two"
 """The routers' policy that looks at load, as the router does which the plan was measured with."""
 BOOTSTRAP_PORT = 8998
+EVERY_HOST = "0.0.0.0"
+"""SGLang's servers answer only their own host without it, and the router may be on another."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Process:
     rank: int
     """Of the node among those of the instance; rank 0 answers HTTP."""
     first_gpu: int
+    first_rank: int
+    """Data-parallel ranks of the instances before."""
 
     @property
     def gpus(self) -> list[str]:
@@ -57,6 +63,16 @@ class Process:
         return f"http://{self.head}:{self.port}"
 
     @property
+    def side_channel(self) -> list[str]:
+        """Variables of vLLM's NIXL, whose ranks of data parallelism take the next ports; nothing
+        without roles.
+        """
+        if not self.pool.role:
+            return []
+        port = SIDE_PORT + self.first_rank
+        return [f"{SIDE_CHANNEL_HOST}=node{self.node}", f"{SIDE_CHANNEL_PORT}={port}"]
+
+    @property
     def label(self) -> str:
         """`node 1, TP16 on 2 nodes: rank 1`."""
         shape = self.pool.shape
@@ -68,11 +84,13 @@ class Process:
 def placed(plan: Plan) -> Iterator[Process]:
     """The processes of every instance, one on each of its nodes."""
     used: Counter[int] = Counter()
+    ranks = 0
     for number, ((first, *_), pool) in enumerate(plan._placed()):
         for rank in range(pool.shape.nodes):
-            process = Process(number, pool, first + rank, rank, used[first + rank])
+            process = Process(number, pool, first + rank, rank, used[first + rank], ranks)
             used[process.node] += len(process.gpus)
             yield process
+        ranks += pool.shape.dp
 
 
 def vllm_script(plan: Plan) -> str:
@@ -80,7 +98,7 @@ def vllm_script(plan: Plan) -> str:
     lines = _head(plan)
     visible = accelerator_of(plan).visible
     for one in placed(plan):
-        side = f"VLLM_NIXL_SIDE_CHANNEL_PORT={SIDE_PORT + one.number} " if one.pool.role else ""
+        side = "".join(f"{variable} " for variable in one.side_channel)
         nodes = vllm_node_arguments(one.pool.shape, str(one.rank), one.head)
         words = [*vllm_arguments(plan, one.pool), *nodes]
         if one.rank == 0:
@@ -110,7 +128,8 @@ def sglang_script(plan: Plan) -> str:
     visible = accelerator_of(plan).visible
     for one in placed(plan):
         nodes = sglang_node_arguments(one.pool.shape, one.rank, one.head)
-        words = [*sglang_arguments(plan, one.pool), *nodes, "--port", str(one.port)]
+        address = ["--host", EVERY_HOST, "--port", str(one.port)]
+        words = [*sglang_arguments(plan, one.pool), *nodes, *address]
         if one.pool.role == "prefill":
             words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + one.number)]
         command = f"{_seen(visible, one)}python -m sglang.launch_server"
