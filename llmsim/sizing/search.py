@@ -215,14 +215,19 @@ def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
     A role is no deployment, and is named where nothing has both. Of those that one request alone
     has ruled out, the nearest are run.
     """
-    tried = [one for one in found.units if one.capacity.misses]
-    wholes = [one for one in tried if one.role == "both"] or tried
-    ruled_out = [one for one in wholes if one.is_bound]
+    ruled_out: list[Unit] = []
+    measured: list[Unit] = []
+    for one in _whole_if_any([one for one in found.units if one.capacity.misses]):
+        (ruled_out if one.is_bound else measured).append(one)
     ruled_out.sort(key=lambda one: one.capacity.misses[0].by)
     tasks = [(one, found.question) for one in ruled_out[:NEAREST]]
-    measured = [one for one in wholes if not one.is_bound]
     measured += workers.map("llmsim.sizing.search:least_loaded", tasks)
     return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in measured]
+
+
+def _whole_if_any(units: list[Unit]) -> list[Unit]:
+    """The units that serve requests alone, else all of them."""
+    return [one for one in units if one.role == "both"] or units
 
 
 def _verify(

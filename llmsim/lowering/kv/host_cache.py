@@ -62,7 +62,7 @@ def host_cache(
     Copies take the time of a rank's share on its link to the host, or of all ranks' shares in host
     memory. Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too
     small, and NotYetError for groups that compute no prompts or keep states, and for prefill
-    instances with pipeline stages, drafts or ranks in lock-step.
+    instances with pipeline stages or ranks in lock-step.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -198,11 +198,10 @@ def _beside(engine: EngineArgs, kv: KvBytes) -> int:
 
 
 def _refuse(group: Group, model: ModelConfig) -> None:
-    plays_role, drafts = group.pd_type is not None, group.engine.speculation is not None
+    plays_role = group.pd_type is not None
     for what, there in (
         ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
         ("pipeline stages (pp_size) of a prefill instance", group.pp > 1 and plays_role),
-        ("drafts of a prefill instance", drafts and plays_role),
         ("data-parallel ranks of a prefill instance", plays_role and members_of(group, model) > 1),
         ("layers with states or windows", _keeps_less(model)),
     ):

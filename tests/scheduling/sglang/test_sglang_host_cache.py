@@ -281,6 +281,31 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
         simulate(CLUSTER, LOAD, **{**ENGINE, **fields})
 
 
+@pytest.mark.parametrize(
+    ("prefill", "words"),
+    [
+        ({"pp_size": 2}, r"pipeline stages \(pp_size\) of a prefill instance"),
+        ({"speculative_config": EAGLE}, "speculative_config .* does not run together with pd_type"),
+        ({"attn_dp_size": 2, "num_npus": 2}, "data-parallel ranks of a prefill instance"),
+        ({"pd_type": "decode"}, "the role decode"),
+    ],
+)
+def test_roles_that_were_not_compared_are_refused(
+    prefill: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = {"model_name": "Qwen/Qwen3-30B-A3B", "hardware": "H100"}
+    hicache = {"enable_hierarchical_cache": True, "pd_type": "prefill"}
+    other = {"pd_type": "prefill" if "pd_type" in prefill else "decode"}
+    node = {
+        "cpu_mem": {"mem_size": 512, "mem_bw": 256, "mem_latency": 0},
+        "instances": [{**model, **hicache, **prefill}, {**model, **other}],
+    }
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"link_bw": 450, "link_latency": 1000, "nodes": [node]}))
+    with pytest.raises(LlmsimError, match=words):
+        simulate(str(path), LOAD, scheduler="sglang")
+
+
 def test_more_pages_than_the_pool_can_count_are_refused(tmp_path: Path) -> None:
     cluster = json.loads(Path(CLUSTER).read_text(encoding="utf-8"))
     cluster["nodes"][0]["cpu_mem"]["mem_size"] = 1 << 20
