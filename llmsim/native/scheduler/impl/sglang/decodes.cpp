@@ -111,6 +111,15 @@ void Sglang::give_up(RequestId request, std::int64_t left) {
   preempted_.push_back(request);
 }
 
+// What their windows have left; the prompt of one that has not decoded yet may still be running.
+void Sglang::slide_windows_of_decodes() {
+  if (!memory_.windowed()) return;
+  for (const RequestId request : running()) {
+    SglangHeld& held = held_[at(request)];
+    if (held.decodes++ > 0) memory_.slide_window(held, known(request) - 1, kSlideInterval);
+  }
+}
+
 void Sglang::make_room_for_decodes() {
   const std::int64_t page = memory_.page_size(), pages = std::ssize(running()) * page;
   if (!drafts_.on()) {
@@ -126,6 +135,7 @@ void Sglang::make_room_for_decodes() {
 }
 
 void Sglang::form_decodes(Batch& batch, Decode kind) {
+  slide_windows_of_decodes();
   make_room_for_decodes();
   for (const RequestId request : running()) {
     SglangHeld& held = held_[at(request)];
