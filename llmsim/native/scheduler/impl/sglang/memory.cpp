@@ -8,9 +8,10 @@ namespace llmsim {
 void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then) {
   if (!caching_) return;
   const auto page = static_cast<std::int32_t>(page_);
-  const bool branches = held.branch > held.kept && held.branch <= up_to;
-  const std::int32_t tokens = branches ? held.branch : up_to;
-  if (then == Then::kGoesOn) slide_window(held, tokens - 1, 1);
+  const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
+  const bool branches = held.branch > held.kept && held.branch <= named;
+  const std::int32_t tokens = branches ? held.branch + keys_.lookahead() : up_to;
+  if (then == Then::kGoesOn) slide_window(held, tokens - keys_.lookahead() - 1, 1);
   const std::int32_t pages = keys_.whole_pages(tokens);
   const RadixTree::Taken taken = tree_.insert(request, {.pages = pages,
                                                         .own = held.kept / page,
@@ -25,7 +26,7 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
   held.kept = pages * page;
   if (!branches) return;
   held.branch = 0;
-  if (then == Then::kGoesOn) slide_window(held, up_to - 1, 1);
+  if (then == Then::kGoesOn) slide_window(held, named - 1, 1);
 }
 
 // Up to the end of the last whole page before it, a prefix in the tree ends with a whole window
