@@ -59,7 +59,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
     """
     if dict(group.engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
         return
-    if members > 1 or group.pd_type is not None or _is_outlined(group.engine, tiers=tiers):
+    if members > 1 or group.pd_type is not None or is_outlined(group.engine, tiers=tiers):
         raise NotYetError(
             "sglang_scheduler_recv_interval does not run together with data-parallel ranks, "
             "pd_type, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
@@ -67,7 +67,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
         )
 
 
-def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
+def is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
     """Whether the outline of SGLang's scheduler runs any such group, whatever its role."""
     return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
@@ -96,7 +96,7 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
     """
     engine = group.engine
     drafts_with_role = group.pd_type is not None and engine.speculation is not None
-    outlined = drafts_with_role or _is_outlined(engine, tiers=tiers)
+    outlined = drafts_with_role or is_outlined(engine, tiers=tiers)
     if not outlined and group.pp == 1:
         return group
     if engine.speculation is not None:
@@ -105,6 +105,11 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
             "pp_size, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
             "them"
         )
+    return without_overlap(group)
+
+
+def without_overlap(group: Group) -> Group:
+    """The group whose steps wait for the outputs of those before."""
     return _with_parameter(group, _OVERLAP, 0)
 
 

@@ -27,8 +27,8 @@ class RadixTree {
   static constexpr NodeId kRoot = 0;
 
   // The last node on the device and its pages; and the last node anywhere, with the pages between
-  // the two, which are in host memory alone. With windows, the last node whose prefix ends with one,
-  // and how many pages the other layers hold.
+  // the two, which are in host memory alone. With windows, the last node whose prefix ends with
+  // one, and how many pages the other layers hold.
   struct Match {
     NodeId node;
     std::int32_t pages;
@@ -173,8 +173,8 @@ class RadixTree {
     NodeId writing = kRoot, loading = kRoot;
     bool has_window = false;
     std::int32_t window_locks = 0;
-    WindowTop window_top = 0;              // name; 0: none
-    NodeId newer = kRoot, older = kRoot;   // of those with a window, by when that was used
+    WindowTop window_top = 0;             // name; 0: none
+    NodeId newer = kRoot, older = kRoot;  // of those with a window, by when that was used
   };
 
   Key key_at(const Node& node, std::int32_t page) const;

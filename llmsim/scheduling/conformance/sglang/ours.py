@@ -206,13 +206,14 @@ def window_tokens(config: Case) -> int:
     """Tokens of the pool (SGLang 0.5.23: `HybridSWAPoolConfigurator`, and without a radix cache
     `SWARequestCapPoolConfigurator`).
     """
-    page, most = config["page_size"], config["max_total_tokens"]
-    chunk = config["chunked_prefill_size"]
+    page: int = config["page_size"]
+    most: int = config["max_total_tokens"]
+    chunk: int = config["chunked_prefill_size"]
     if not config["disable_radix_cache"] or chunk <= 0:
         return int(most * config["swa_full_tokens_ratio"]) // page * page
     kept = config["sliding_window"] + SLIDE_INTERVAL + page
     in_flight = 1 if config["disable_overlap_schedule"] else 2
-    cap = (kept + page) * config["max_running_requests"] + in_flight * chunk + page
+    cap: int = (kept + page) * config["max_running_requests"] + in_flight * chunk + page
     return min(-(-cap // page) * page, most)
 
 

@@ -73,7 +73,8 @@ void Sglang::retract() {
     retracted.push_back(request);
   } while (!decodes_fit(kept));
   if (kept.size() == 1 && !decodes_fit(kept)) {
-    if (!staged() && !takeover_ && memory_.host() == nullptr && cut_ < 0)
+    const bool holds_all = !staged() && !takeover_ && memory_.host() == nullptr && cut_ < 0;
+    if (holds_all && !memory_.windowed())
       throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
                                " alone");
     give_up(kept[0], 0);

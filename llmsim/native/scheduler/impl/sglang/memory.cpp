@@ -2,9 +2,9 @@
 
 namespace llmsim {
 
-// Without windows the node that ends with the prompt is a node of its own, so that the answer can go
-// without it. Where others had computed more of the prompt than was found, for their windows were
-// gone, the tree takes the prompt up to there, with the window of this request.
+// Without windows the node that ends with the prompt is a node of its own, so that the answer can
+// go without it. Where others had computed more of the prompt than was found, for their windows
+// were gone, the tree takes the prompt up to there, with the window of this request.
 void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then) {
   if (!caching_) return;
   const auto page = static_cast<std::int32_t>(page_);
@@ -68,7 +68,8 @@ bool SglangMemory::consistent(std::span<const SglangHeld> all) const {
     own += own_pages(held);
     own_windows += own_window_pages(held);
   }
-  const bool windows = !windowed() || window_free_ + tree_.window_held() + own_windows == window_pages_;
+  const bool windows =
+      !windowed() || window_free_ + tree_.window_held() + own_windows == window_pages_;
   return tree_.consistent() && windows && free_ + tree_.held() + own == pages_ &&
          (!host_ || host_->consistent());
 }

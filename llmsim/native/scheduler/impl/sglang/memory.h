@@ -1,6 +1,7 @@
 // The KV cache of SGLang as its scheduler counts it: free slots, the radix tree, and rows of the
 // table from requests to slots. Layers with a window may have slots of their own
-// (mem_cache/allocator/swa.py): a request takes both, and gives those back that its window has left.
+// (mem_cache/allocator/swa.py): a request takes both, and gives those back that its window has
+// left.
 #pragma once
 
 #include <algorithm>

@@ -291,8 +291,8 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   last().cut = cut_;
 }
 
-// Without a prefix cache, what the windows of prompts that go on have left; with two steps in flight,
-// the last chunk may still be running (schedule_batch.py: maybe_evict_swa).
+// Without a prefix cache, what the windows of prompts that go on have left; with two steps in
+// flight, the last chunk may still be running (schedule_batch.py: maybe_evict_swa).
 void Sglang::slide_windows_of_prompts() {
   if (memory_.caching() || !memory_.windowed()) return;
   for (const RequestId request : chosen_) {

@@ -214,9 +214,7 @@ Ps Sglang::idle_from() {
                                    : std::max(last_output_, memory_.host()->last_copy());
 }
 
-bool Sglang::pool_consistent() const {
-  return memory_.consistent(held_);
-}
+bool Sglang::pool_consistent() const { return memory_.consistent(held_); }
 
 // After an idle time the first micro-batch is the next one.
 void Sglang::begin_turn() {

@@ -25,12 +25,13 @@
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that have
 // tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is alone in
-// its micro-batch, or beside a prompt that goes on or pages that a host cache copies, and finds no
-// room is computed again, where SGLang aborts it; of a prompt that goes on and finds too little
-// memory, less is computed, where SGLang ends; without a prefix cache a request that takes the
-// whole cache runs alone, where SGLang lets it wait for ever; and several victims of one request
-// join the queue in the order in which they were chosen, which SGLang leaves open (a set). On a
-// decode group a request that is alone and finds no room waits until others have left.
+// its micro-batch, or beside a prompt that goes on, pages that a host cache copies or a small pool
+// of windows, and finds no room is computed again, where SGLang aborts it; of a prompt that goes on
+// and finds too little memory, less is computed, where SGLang ends; without a prefix cache a
+// request that takes the whole cache runs alone, where SGLang lets it wait for ever; and several
+// victims of one request join the queue in the order in which they were chosen, which SGLang leaves
+// open (a set). On a decode group a request that is alone and finds no room waits until others have
+// left.
 #pragma once
 
 #include <algorithm>
