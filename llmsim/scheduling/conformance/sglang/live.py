@@ -78,7 +78,7 @@ def server_arguments(config: Case, model: str) -> list[str]:
     flags = [*host_copies.arguments(config), *host_storage.arguments(config)]
     flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
     flags += [*roles.arguments(config), *dp_ranks.arguments(config)]
-    if "sliding_window" in config:
+    if config.get("sliding_window", 0) > 0:
         arguments["--swa-full-tokens-ratio"] = config["swa_full_tokens_ratio"]
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
@@ -142,7 +142,7 @@ def _check(scheduler: Any, config: Case) -> None:
         "disable_overlap_schedule": not scheduler.enable_overlap,
     }
     wanted = {name: config[name] for name in found}
-    if "sliding_window" in config:
+    if config.get("sliding_window", 0) > 0:
         found["windows"] = (scheduler.swa_tokens_per_layer, scheduler.tree_cache.swa_retain_window)
         wanted["windows"] = (window_tokens(config), config["sliding_window"])
     assert found == wanted, f"SGLang runs with {found} instead of {wanted}"

@@ -159,7 +159,7 @@ def _group(case: Case, index: int) -> "_native.GroupSpec":
     def make(spec: Any, scheduler: Any, program: Any) -> "_native.GroupSpec":
         scheduler.scheduler = "sglang"
         scheduler.output_length_known = not config["ends_with_stop_token"]
-        if "sliding_window" in config:
+        if config.get("sliding_window", 0) > 0:
             scheduler.window_pool = _window_pool(config)
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)
