@@ -192,6 +192,18 @@ def test_nothing_is_lost_and_every_byte_is_counted(
         assert (again.requests()[name] == column).all()
 
 
+def test_a_decode_server_that_looks_again_in_lock_step_does_not_count_as_idle() -> None:
+    """SGLang's loop looks at its queues once more when somebody has left, which takes no time."""
+    cluster = Cluster(
+        [14], [34], block_size=16, max_seqs=1, budget=16, depth=1, caching=False, push=True,
+        bytes_per_s=10**6, latency_ps=0, layers=1, api_ps=0, router="LOAD", lockstep=True,
+        scheduler="sglang",
+    )  # fmt: skip
+    requests = [(0, 1, 1), (0, 1, 1), (0, 4, 30)]
+    sim = run(requests, cluster, [[] for _ in requests], [0] * len(requests))
+    check(requests, cluster, sim)
+
+
 SCARCE = [
     (0, 1, 1),
     (0, 1, 1),

@@ -630,7 +630,8 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
     calls_.push_back(true);
     if (++num_offers_ == 1) gate(now);
   }
-  if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && scheduler_->has_requests() &&
+  const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again();
+  if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
 }
