@@ -1,0 +1,184 @@
+"""SGLang's pools apart: KV of layers with a window, and states of linear attention."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduling.test_nothing_lost import requests_strategy
+from scheduling.tiny import Options, run
+from token_balance import assert_nothing_is_lost
+
+import llmsim
+from llmsim import LlmsimError, _native
+
+LOAD = "synthetic:n=4,rate=2,input=fixed:300,output=fixed:20"
+KEYS = {"A": 0, "B": 1 << 20, "C": 1 << 21}
+"""Of the first tokens of prompts that share nothing."""
+
+
+def pool(window: int, pages: int) -> Any:
+    native = _native.WindowPoolConfig()
+    native.window, native.pages = window, pages
+    return native
+
+
+def hits_of(prompts: str, windows: Any, blocks: int = 2001) -> list[int]:
+    """Cached tokens of prompts of 400 tokens, one after the other, with answers of 10; equal
+    letters mean equal prompts.
+    """
+    keys = [[KEYS[letter] + j + 1 for j in range(400)] for letter in prompts]
+    extra = {"window_pool": windows, "sglang_new_tokens": 8}
+    options = Options("sglang", block_size=1, blocks=blocks, caching=True, keys=keys, extra=extra)
+    requests = [(200 * i, 400, 10) for i in range(len(prompts))]
+    sim = run(requests, options)  # type: ignore[arg-type]
+    assert_nothing_is_lost(sim, blocks, requests)
+    return [int(cached) for cached in sim.requests()["cached_tokens"]]
+
+
+def test_a_prompt_is_found_as_far_as_a_window_of_it_is_left() -> None:
+    """The second A computes its last token alone; in a pool of 330 tokens B and C take the windows
+    of A, whose other layers are still there.
+    """
+    assert hits_of("AA", pool(50, 2000)) == [0, 399]
+    plenty, few = hits_of("ABCABA", pool(50, 4000)), hits_of("ABCABA", pool(50, 330))
+    assert plenty == [0, 0, 0, 399, 399, 399]
+    assert sum(few) < sum(plenty)
+
+
+def test_a_pool_as_large_as_the_others_changes_nothing_that_fits() -> None:
+    assert hits_of("ABAB", pool(500, 2000)) == hits_of("ABAB", pool(0, 0))
+
+
+@settings(max_examples=40)
+@given(
+    requests_strategy,
+    st.sampled_from([1, 16]),
+    st.integers(1, 200),
+    st.integers(500, 900),
+    st.booleans(),
+    st.booleans(),
+)
+def test_nothing_is_lost_with_windows(
+    requests: list[tuple[int, int, int]],
+    page: int,
+    window: int,
+    tokens: int,
+    caching: bool,
+    overlaps: bool,
+) -> None:
+    """With any window and any pool that holds two of them; equal prompts share their pages."""
+    keys = [list(range(1, prompt // page + 1)) for _, prompt, _ in requests]
+    windows = pool(window, (2 * window + 128) // page + 8 + 300 // page)
+    options = Options(
+        "sglang",
+        block_size=page,
+        blocks=tokens // page + 2,
+        caching=caching,
+        keys=keys,
+        extra={"window_pool": windows, "sglang_overlap": int(overlaps)},
+    )
+    sim = run(requests, options)  # type: ignore[arg-type]
+    assert_nothing_is_lost(sim, options.blocks, requests)
+
+
+def run_of(model: str, **options: Any) -> Any:
+    cluster = llmsim.Cluster.build(model, "H100", tp=4)
+    return llmsim.run(cluster, LOAD, **{"scheduler": "sglang", **options})
+
+
+def blocks_of(model: str, **options: Any) -> int:
+    blocks: int = run_of(model, **options).summary["kv_cache"][0]["num_blocks"]
+    return blocks
+
+
+def ledger_of(result: Any) -> dict[str, int]:
+    lines = result.summary["kv_cache"][0]["ledger"]
+    return {line["label"]: line["bytes"] for line in lines}
+
+
+def test_windows_take_their_share_of_memory() -> None:
+    """gpt-oss has as many layers of either kind, which store the same: a token of the other pool
+    takes 1 + ratio times its own bytes.
+    """
+    model = "openai/gpt-oss-20b"
+    whole = blocks_of(model, swa_full_tokens_ratio=1.0)
+    assert blocks_of(model, swa_full_tokens_ratio=0.5) / whole == pytest.approx(2 / 1.5, rel=1e-3)
+    assert blocks_of(model) / whole == pytest.approx(2 / 1.8, rel=1e-3)
+
+
+def test_models_without_a_pool_keep_whole_sequences() -> None:
+    """Gemma 3 stores 62 layers of 16 heads of 128 in bf16, a quarter of them on each of four."""
+    result = run_of("google/gemma-3-27b-it")
+    assert result.summary["kv_cache"][0]["block_bytes"] == 62 * 4 * 2 * 128 * 2
+    assert any("as SGLang does" in note for note in result.summary["notes"])
+
+
+def test_sequences_run_as_far_as_there_are_states() -> None:
+    """With the prefix cache a sequence takes three states, without spare slots for them."""
+    asked = {"engine_profile": "sglang-0.5.10", "max_mamba_cache_size": 60}
+    cluster = llmsim.Cluster.build("Qwen/Qwen3-Next-80B-A3B-Instruct", "H100", tp=4)
+    many = "synthetic:n=100,rate=inf,input=fixed:50,output=fixed:50"
+    result = llmsim.run(cluster, many, scheduler="sglang", log_interval=0.05, **asked)
+    assert result.series["running"].max() == 60 // 3
+    (label,) = [name for name in ledger_of(result) if name.startswith("linear-attention state, 60")]
+    assert -ledger_of(result)[label] % 61 == 0
+
+
+NO_OVERLAP = "each step waits for the one before"
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "options", "waits"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "sglang-0.5.6", {}, True),
+        (
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            "sglang-0.5.6",
+            {"enable_prefix_caching": False},
+            False,
+        ),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "sglang-0.5.10", {}, True),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "sglang-0.5.23", {}, False),
+        (
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            "sglang-0.5.23",
+            {"mamba_radix_cache_strategy": "no_buffer"},
+            True,
+        ),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "sglang-0.5.6", {}, False),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "sglang-0.5.10", {}, True),
+        ("LiquidAI/LFM2-8B-A1B", "sglang-0.5.23", {}, True),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "sglang-0.5.10", {}, False),
+        ("Qwen/Qwen3-8B", "sglang-0.5.10", {}, False),
+    ],
+)
+def test_steps_wait_for_states_where_sglang_says_so(
+    model: str, profile: str, options: dict[str, Any], waits: bool
+) -> None:
+    result = run_of(model, engine_profile=profile, **options)
+    assert any(NO_OVERLAP in note for note in result.summary["notes"]) == waits
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"scheduler": "vllm_v1", "swa_full_tokens_ratio": 0.5}, "is an option of the scheduler"),
+        (
+            {"mamba_full_memory_ratio": 0.5, "max_mamba_cache_size": 9},
+            "contradicts mamba_full_memory_ratio",
+        ),
+        (
+            {"mamba_radix_cache_strategy": "extra_buffer", "enable_prefix_caching": False},
+            "refuses without a prefix cache",
+        ),
+    ],
+)
+def test_options_of_pools_that_mean_nothing_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(LlmsimError, match=said):
+        run_of("openai/gpt-oss-20b", **options)
+
+
+def test_a_pool_of_windows_that_no_request_fits_is_refused() -> None:
+    with pytest.raises(LlmsimError, match="raise swa_full_tokens_ratio"):
+        run_of("openai/gpt-oss-20b", num_gpu_blocks_override=400)
