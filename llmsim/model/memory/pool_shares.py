@@ -24,8 +24,6 @@ class PoolShares(Struct, frozen=True):
     states: int | None = None
     states_per_sequence: int = 1
     """Slots that the engine counts on for each running sequence."""
-    wide_states: bool = True
-    """States are kept in fp32 unless the model says otherwise."""
 
     def block_tokens_bytes(self, groups: tuple[KvGroup, ...]) -> int:
         """Bytes that one token of the pool of layers that see everything takes, with its share of

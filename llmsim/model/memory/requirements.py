@@ -223,7 +223,12 @@ class Demand(Struct, frozen=True, dict=True):
 
     @cached_property
     def reserves(self) -> tuple[tuple[str, int], ...]:
-        """What vLLM holds besides KV; (label, bytes)."""
+        """What the engine holds besides KV blocks; (label, bytes)."""
+        return (*self._reserves, *self._pools)
+
+    @cached_property
+    def _reserves(self) -> tuple[tuple[str, int], ...]:
+        """All but pools of windows and states; (label, bytes)."""
         seqs = self.max_num_seqs
         run = ProfileRun(
             self.model,
@@ -276,23 +281,21 @@ class Demand(Struct, frozen=True, dict=True):
             lines.insert(1, ("padding of MXFP4 experts", padding))
         if self._ranks > 1:
             lines.append(self._collectives)
-        return tuple([*lines, *self._pools(self.budget - sum(size for _, size in lines))])
+        return tuple(lines)
 
-    def _pools(self, room: int) -> list[tuple[str, int]]:
-        """SGLang's pools whose size does not follow from that of the KV blocks, within `room`."""
+    @property
+    def _pools(self) -> list[tuple[str, int]]:
+        """SGLang's pools whose size does not follow from that of the KV blocks."""
         if self.shares is None:
             return []
         lines = []
         groups = kv_groups(self.model, self.layout, self.dtypes)
-        windows = self.shares.fixed_window_bytes(groups)
+        windows, state = self.shares.fixed_window_bytes(groups), self._wide_state_bytes
         if windows:
             lines.append((f"KV of layers that see {self.model.window} tokens", windows))
-        if self._wide_state_bytes:
-            slots = self.shares.state_slots(room, self._wide_state_bytes)
-            size = (slots + 1) * self._wide_state_bytes
-            lines.append(
-                (f"linear-attention state, {slots} x {self._wide_state_bytes} B and padding", size)
-            )
+        if self.states is not None:
+            label = f"linear-attention state, {self.states} x {state} B and padding"
+            lines.append((label, (self.states + 1) * state))
         return lines
 
     @cached_property
@@ -306,14 +309,13 @@ class Demand(Struct, frozen=True, dict=True):
         wide = replace(self.model, linear=replace(linear, state_dtype=linear.state_dtype or "fp32"))
         return state_bytes_per_sequence(wide, self.layout, self.dtypes)
 
-    @property
+    @cached_property
     def states(self) -> int | None:
         """States in SGLang's pool of them; None: it has no such pool."""
         if self.shares is None or not self._wide_state_bytes:
             return None
-        label = "linear-attention state"
-        size = sum(size for name, size in self.reserves if name.startswith(label))
-        return size // self._wide_state_bytes - 1
+        room = self.budget - sum(size for _, size in self._reserves)
+        return self.shares.state_slots(room, self._wide_state_bytes)
 
     @property
     def _collectives(self) -> tuple[str, int]:
