@@ -64,8 +64,8 @@ def window_of(model: ModelConfig) -> int:
 def window_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, *, tiers: bool
 ) -> "_native.WindowPoolConfig":
-    """The pool as SGLang's scheduler counts it, where that is modelled: not with a role, HiCache or
-    the scheduler's outline, nor with drafts without a prefix cache.
+    """The pool as SGLang's scheduler counts it, where that is modelled: not on decode instances,
+    with HiCache or the scheduler's outline, nor with drafts without a prefix cache.
 
     Raises InfeasibleError where it is too small for one request beside a cached window.
     """
@@ -90,7 +90,7 @@ def window_pool(
 def _schedules_windows(group: Group, *, tiers: bool) -> bool:
     engine = group.engine
     drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
-    apart = group.pd_type is not None or engine.enable_hierarchical_cache or drafts_alone
+    apart = group.pd_type == "decode" or engine.enable_hierarchical_cache or drafts_alone
     return not apart and not is_outlined(engine, tiers=tiers)
 
 
@@ -101,8 +101,8 @@ def notes_of_pools(group: Group, model: ModelConfig, *, tiers: bool) -> tuple[st
     if has_pool and not _schedules_windows(group, tiers=tiers):
         notes.append(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
-            "of memory, but never keeps a request waiting here: with a role, HiCache, KV tiers or "
-            "drafts without a prefix cache its rules are not modelled"
+            "of memory, but never keeps a request waiting here: on decode instances, with HiCache, "
+            "KV tiers, or drafts without a prefix cache its rules are not modelled"
         )
     if waits_for_states(group.engine, model):
         notes.append(

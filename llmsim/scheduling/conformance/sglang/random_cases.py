@@ -197,8 +197,8 @@ def _windows(rng: np.random.Generator, config: Case) -> None:
     """Gives a third of the cases that can have them layers with a window, and a pool for those that
     holds two of them, what one request writes until its window slides, and prompts that come whole.
     """
-    apart = ("enable_hierarchical_cache", "disaggregation_mode")
-    if rng.random() < 2 / 3 or any(name in config for name in apart):
+    hosted = config.get("enable_hierarchical_cache", False)
+    if rng.random() < 2 / 3 or hosted or config.get("disaggregation_mode") in HANDED_OVER:
         return
     if "speculative_algorithm" in config and config["disable_radix_cache"]:
         return
