@@ -142,7 +142,7 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
   }
   found.held_pages = reached;
   if (!keeps_windows()) found.host_pages = reached - found.pages;
-  use_windows(found.node);
+  if (keeps_windows()) use_windows(found.node);
   double when = tick();
   for (NodeId node = found.last; node != kRoot; node = nodes_[at(node)].parent) {
     use(node, when);
@@ -190,7 +190,7 @@ RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
     found.node = id;
     if (keeps_windows()) begin_windows(id, given);
   }
-  use_windows(found.node);
+  if (keeps_windows()) use_windows(found.node);
   return taken;
 }
 
@@ -224,7 +224,7 @@ std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) c
 }
 
 RadixTree::WindowTop RadixTree::lock(NodeId node) {
-  const WindowTop top = lock_windows(node);
+  const WindowTop top = keeps_windows() ? lock_windows(node) : 0;
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
     Node& n = nodes_[at(node)];
@@ -234,7 +234,7 @@ RadixTree::WindowTop RadixTree::lock(NodeId node) {
 }
 
 void RadixTree::unlock(NodeId node, WindowTop top) {
-  unlock_windows(node, top);
+  if (keeps_windows()) unlock_windows(node, top);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;

@@ -41,17 +41,17 @@ struct SglangHeld {
   std::int64_t settled = 0;
   bool leaving = false;
   bool stranded = false;  // it was alone, and found no room beside what others hold without running
+  RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
+  // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
+  RadixTree::NodeId last = RadixTree::kRoot;
+  std::int32_t on_host = 0;
+  bool row = false;
   // With a pool for windows: leading tokens whose slots there are free again, or the tree's; and up
   // to where others had computed its prompt when it was admitted, as far as its windows were gone
   // (0: nobody had).
   std::int32_t behind_window = 0, branch = 0;
   std::int32_t chunks = 0, decodes = 0;  // steps that it has been in since it was admitted
-  RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
-  RadixTree::WindowTop window_top = 0;  // of the lock
-  // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
-  RadixTree::NodeId last = RadixTree::kRoot;
-  std::int32_t on_host = 0;
-  bool row = false;
+  RadixTree::WindowTop window_top = 0;  // of its lock
 };
 
 // Slots come in pages. A page is free, in the tree, or a request's own.
