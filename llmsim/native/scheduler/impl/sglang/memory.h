@@ -51,7 +51,7 @@ struct SglangHeld {
   // (0: nobody had).
   std::int32_t behind_window = 0, branch = 0;
   std::int32_t chunks = 0, decodes = 0;  // steps that it has been in since it was admitted
-  RadixTree::WindowTop window_top = 0;  // of its lock
+  RadixTree::WindowTop window_top = 0;   // of its lock
 };
 
 // Slots come in pages. A page is free, in the tree, or a request's own.
