@@ -1540,6 +1540,11 @@ class AfdConfig:
         columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, those that exchange rows. Rates are of one device's port.
         """
 
+    def least_m2n_ps(self) -> int:
+        """
+        Least time that rows of a step are on their way between attention and FFN, ps.
+        """
+
 class SharedPort:
     """A port of a unit that other transfers use, too."""
 
