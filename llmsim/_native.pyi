@@ -2191,9 +2191,9 @@ class LockstepSpec:
         """
 
     @overload
-    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = [], syncs_first: bool = False) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = [], syncs_first: bool = False, splits_waiting: bool = True) -> None:
         """
-        groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too.
+        groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too. splits_waiting: what steps wait for rows is told from other waiting.
         """
 
 class PlannedSpec:

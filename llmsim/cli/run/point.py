@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 DATASET, REQUESTS = "--dataset", "--num-reqs"
 COSTLY = ("utilisation", "sources")
 """Blocks of the summary that take as long as a short run on many groups."""
+BLOCK = "."
+"""In a figure of a block of the summary; only figures in blocks say what steps waited for."""
 _COMPILED = CompiledClusters(share_groups=True)
 _OPTIONS: KeptWithFiles[RunOptions] = KeptWithFiles(256)
 _WORKLOADS: KeptWithFiles["Workload"] = KeptWithFiles(8)
@@ -108,7 +110,8 @@ class _Run:
         )
         costly = any(name.startswith(COSTLY) for name in self._asked.figures)
         full = costly or bool(options.require)
-        simulation = replace(prepared.simulation, record_sources=full)
+        causes = full or any(BLOCK in name for name in self._asked.figures)
+        simulation = replace(prepared.simulation, record_sources=full, record_row_waits=causes)
         results = simulate(prepared.lowered, prepared.workload, simulation)
         if options.require:
             from llmsim.api.verdicts.provenance_gate import require
