@@ -53,9 +53,11 @@ def changed(file: Path, path: Path, **fields: Any) -> Path:
 
 
 def whole(file: Path, folder: Path) -> Path:
-    """The study with one rung: every point runs all requests."""
+    """The study with one rung and without bounds: every point runs all requests."""
     requests = yaml.safe_load(file.read_text(encoding="utf-8"))["halving"]["requests"]
-    return changed(file, folder / "whole.yaml", halving={"requests": requests[-1:]})
+    return changed(
+        file, folder / "whole.yaml", halving={"requests": requests[-1:], "bounds": False}
+    )
 
 
 def front(result: dict[str, Any], architecture: str) -> list[Any]:

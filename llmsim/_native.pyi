@@ -1566,6 +1566,11 @@ class AfdConfig:
         columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, those that exchange rows. Rates are of one device's port.
         """
 
+    def least_m2n_ps(self) -> int:
+        """
+        Least time that rows of a step are on their way between attention and FFN, ps.
+        """
+
 class SharedPort:
     """A port of a unit that other transfers use, too."""
 
@@ -2212,9 +2217,9 @@ class LockstepSpec:
         """
 
     @overload
-    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = [], syncs_first: bool = False) -> None:
+    def __init__(self, groups: Sequence[int], sync_interval: int, afd: AfdConfig, exact: bool = False, ports: Sequence[SharedPort] = [], syncs_first: bool = False, splits_waiting: bool = True) -> None:
         """
-        groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too.
+        groups: attention members, then FFN members. exact: every node runs in the engine. ports: those that other transfers use, too. splits_waiting: what steps wait for rows is told from other waiting.
         """
 
 class PlannedSpec:

@@ -109,6 +109,10 @@ class SimulationOptions(Struct, frozen=True):
     record_steps: bool = False
     record_sources: bool = True
     """Keep the busy time of every operator by source (`Results.time_shares`)."""
+    record_row_waits: bool = True
+    """Tell what steps wait for rows between attention and FFN from other waiting, for which each is
+    timed twice.
+    """
     record_rounds: bool = False
     """Keep the schedules of all groups, so that graphs can be made of every step."""
     record_transfers: bool = False
@@ -257,7 +261,7 @@ def _native_config(
     return _native.SimulationConfig(
         None if live else _source(deployment, workload, options.clients),
         groups,
-        lockstep=[_lockstep(one, outside) for one in deployment.lockstep_groups],
+        lockstep=[_lockstep(one, options, outside) for one in deployment.lockstep_groups],
         network=None if deployment.network is None else deployment.network.config,
         contention=[] if outside else [domain.native() for domain in deployment.contended],
         kv_tiers=None if options.tiers is None else options.tiers.config,
@@ -292,7 +296,7 @@ def _layouts(
             _group(one, workload, own, record_schedule=options.record_rounds)
             for one in plan.lowered.groups
         ]
-        lockstep = [_lockstep(one, outside) for one in plan.lowered.lockstep_groups]
+        lockstep = [_lockstep(one, own, outside) for one in plan.lowered.lockstep_groups]
         domains = [] if outside else plan.lowered.contended
         specs.append(layouts.native_spec(plan, groups, lockstep, domains, moves))
     config = _native.LayoutsConfig(
@@ -310,12 +314,22 @@ def _layouts(
     return config
 
 
-def _lockstep(lockstep: LoweredLockstep, outside: StepTimes | None) -> "_native.LockstepSpec":
+def _lockstep(
+    lockstep: LoweredLockstep, options: SimulationOptions, outside: StepTimes | None
+) -> "_native.LockstepSpec":
     groups, interval = list(lockstep.groups), lockstep.sync_interval
     first = lockstep.syncs_first
     if lockstep.afd is not None:
         ports = list(lockstep.ports)
-        return _native.LockstepSpec(groups, interval, lockstep.afd, lockstep.exact, ports, first)
+        return _native.LockstepSpec(
+            groups,
+            interval,
+            lockstep.afd,
+            lockstep.exact,
+            ports,
+            first,
+            splits_waiting=options.record_row_waits,
+        )
     times = outside.of(groups[0]) if outside else None
     return _native.LockstepSpec(groups, interval, lockstep.expanded, times, first)
 

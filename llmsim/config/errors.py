@@ -1,6 +1,5 @@
 """The errors a user can meet; each carries the exit code that the command line ends with."""
 
-import difflib
 import errno
 from collections.abc import Iterable
 
@@ -169,6 +168,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     A name that the word begins comes first, where it is the only one, as it is what was cut short.
     """
+    import difflib  # only errors look for neighbours
+
     names = list(known)
     begun = [name for name in names if len(word) >= SHORTEST_BEGINNING and name.startswith(word)]
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)

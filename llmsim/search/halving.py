@@ -1,11 +1,13 @@
 """Successive halving: many points with few requests, those near the front with more."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from llmsim.search.bounds import ANY, Bounds, Range
 from llmsim.search.journal import Trial
 from llmsim.search.space import REQUESTS, Bound, Point, Space
 from llmsim.search.templates import DEPLOYMENT
@@ -14,30 +16,133 @@ EXACT = ("devices", "cost.price_per_hour")
 """Figures that are the same for any number of requests."""
 BLOCK = 512
 """Rows of points that are compared with all others at once."""
+AT_ONCE = 128
+"""Points of a rung that are run before bounds of others are compared with them again: which points
+run must not depend on how many processes there are.
+"""
+UNMET, BEATEN = "cannot meet a requirement", "cannot be better than a point that was run"
+"""Why a point of a rung is not run: by its bounds it would not be an answer."""
 Evaluate = Callable[[Sequence[dict[str, Any]]], list[Trial]]
 
 
 @dataclass
-class Rungs:
-    """What every rung ran."""
+class Rung:
+    """What a rung ran, and what it did not have to run."""
 
-    counts: list[tuple[int, int]] = field(default_factory=list)
-    """(requests, points)."""
+    requests: int
+    points: int = 0
+    """Points that were run."""
+    pruned: Counter[str] = field(default_factory=Counter)
+    """Points that were not, by reason."""
+    example: str = ""
+    """The first point that cannot meet a requirement, and what it is at best."""
 
 
-def halved(space: Space, evaluate: Evaluate, points: Sequence[Point], rungs: Rungs) -> list[Trial]:
-    """The trials of the last rung, without the number of requests in their points."""
+def halved(
+    space: Space,
+    evaluate: Evaluate,
+    points: Sequence[Point],
+    rungs: list[Rung],
+    bounds: Bounds | None = None,
+) -> list[Trial]:
+    """The trials of the last rung, without the number of requests in their points; `rungs` is added
+    to.
+
+    With bounds, points are not run that would not stay for the next rung, or, at the last one, not
+    be on a front. What stays is what stays without bounds.
+    """
     halving = space.file.halving
     assert halving is not None
     alive = list(points)
     trials: list[Trial] = []
+    if bounds is not None:
+        bounds.look_at(alive)
     for i, requests in enumerate(halving.requests):
-        rungs.counts.append((requests, len(alive)))
-        found = evaluate([{**point, REQUESTS: requests} for point in alive])
-        trials = [replace(one, point=p) for one, p in zip(found, alive, strict=True)]
-        if i + 1 < len(halving.requests):
-            alive = [alive[at] for at in near(space, trials, halving.margin)]
+        last = i + 1 == len(halving.requests)
+        rungs.append(Rung(requests))
+        field_of = _Field(space, requests, 0.0 if last else halving.margin, bounds)
+        trials = _run(evaluate, alive, field_of, rungs[-1])
+        if not last:
+            alive = [dict(trials[at].point) for at in near(space, trials, halving.margin)]
     return trials
+
+
+def _run(
+    evaluate: Evaluate, points: Sequence[Point], contenders: "_Field", rung: Rung
+) -> list[Trial]:
+    """The trials of the points that have to run, in the order of the points. Those that may be best
+    run first, so that others need not.
+    """
+    found: dict[int, Trial] = {}
+    order = contenders.order(points)
+    for first in range(0, len(order), AT_ONCE):
+        chosen = []
+        for at in order[first : first + AT_ONCE]:
+            reason, sentence = contenders.excludes(points[at])
+            if reason:
+                rung.pruned[reason] += 1
+                rung.example = rung.example or sentence
+            else:
+                chosen.append(at)
+        asked = [{**points[at], REQUESTS: rung.requests} for at in chosen]
+        for at, one in zip(chosen, evaluate(asked), strict=True):
+            found[at] = replace(one, point=points[at])
+            contenders.add(found[at])
+        rung.points += len(chosen)
+    return [found[at] for at in sorted(found)]
+
+
+class _Field:
+    """The points of a rung that others have to beat, by architecture."""
+
+    def __init__(self, space: Space, requests: int, margin: float, bounds: Bounds | None) -> None:
+        self._space, self._requests, self._margin = space, requests, margin
+        self._bounds = bounds
+        self._margins = _margins(space, margin)
+        self._costs: dict[str, list[list[float]]] = {}
+
+    def order(self, points: Sequence[Point]) -> list[int]:
+        """Indices of the points, those with the best bounds first."""
+        if self._bounds is None:
+            return list(range(len(points)))
+        costs = [self._best_costs(self._bounds.of(point, self._requests)) for point in points]
+        return sorted(range(len(points)), key=lambda at: (costs[at][0], at))
+
+    def excludes(self, point: Point) -> tuple[str, str]:
+        """Why the point need not run, and for a requirement in a sentence; empty where it has to
+        run.
+        """
+        if self._bounds is None:
+            return "", ""
+        ranges = self._bounds.of(point, self._requests)
+        for name, bound in self._space.file.require.items():
+            least, most = ranges.get(name, ANY)
+            if not _within(Bound(at_most=bound.at_most), least, self._margin):
+                return UNMET, f"{point[DEPLOYMENT]}: {name} is at least {least:.6g}"
+            if not _within(Bound(at_least=bound.at_least), most, self._margin):
+                return UNMET, f"{point[DEPLOYMENT]}: {name} is at most {most:.6g}"
+        known = self._costs.get(architecture_of(self._space, point))
+        best = np.array(self._best_costs(ranges))
+        beaten = known and _is_beaten(best, np.array(known), self._margins)
+        return (BEATEN, "") if beaten else ("", "")
+
+    def add(self, trial: Trial) -> None:
+        """A point that was run: those that may stay have to be beaten."""
+        if trial.state not in ("feasible", "short"):
+            return
+        if self._bounds is not None:
+            self._bounds.check(trial, self._requests)
+        if _nearly_meets(self._space, trial.values, self._margin):
+            name = architecture_of(self._space, trial.point)
+            self._costs.setdefault(name, []).append(_costs(self._space, trial.values))
+
+    def _best_costs(self, ranges: Mapping[str, Range]) -> list[float]:
+        """Costs of the best figures that a point may have."""
+        best = {}
+        for name, more in self._space.objectives:
+            least, most = ranges.get(name, ANY)
+            best[name] = most if more else least
+        return _costs(self._space, best)
 
 
 def near(space: Space, trials: Sequence[Trial], margin: float) -> list[int]:
@@ -49,13 +154,12 @@ def near(space: Space, trials: Sequence[Trial], margin: float) -> list[int]:
     """
     kept = {i for i, one in enumerate(trials) if one.state == "failed"}
     fronts: dict[str, list[int]] = {}
-    noise = np.log1p(margin)
-    margins = np.array([0.0 if name in EXACT else noise for name, _ in space.objectives])
+    margins = _margins(space, margin)
     for i, one in enumerate(trials):
         if one.state in ("feasible", "short") and _nearly_meets(space, one.values, margin):
             fronts.setdefault(architecture_of(space, one.point), []).append(i)
     for indices in fronts.values():
-        costs = np.array([_costs(space, trials[i]) for i in indices])
+        costs = np.array([_costs(space, trials[i].values) for i in indices])
         kept |= {indices[at] for at in _unbeaten(costs, margins)}
     return sorted(kept)
 
@@ -68,8 +172,10 @@ def needed_margin(space: Space, trials: Sequence[Trial], at: int) -> float:
         for one in trials
         if one.state in ("feasible", "short") and architecture_of(space, one.point) == architecture
     ]
-    costs = np.array([_costs(space, one) for one in rivals]).reshape(-1, len(space.objectives))
-    mine = np.array(_costs(space, trials[at]))
+    costs = np.array([_costs(space, one.values) for one in rivals]).reshape(
+        -1, len(space.objectives)
+    )
+    mine = np.array(_costs(space, trials[at].values))
     exact = np.array([name in EXACT for name, _ in space.objectives])
 
     def stays(margin: float) -> bool:
@@ -99,19 +205,38 @@ def _nearly_meets(space: Space, values: Mapping[str, float], margin: float) -> b
 
 
 def _within(bound: Bound, value: float, margin: float) -> bool:
-    most = bound.at_most + abs(bound.at_most) * margin
-    least = bound.at_least - abs(bound.at_least) * margin / (1 + margin)
+    most = _moved(bound.at_most, margin)
+    least = _moved(bound.at_least, -margin / (1 + margin))
     return least <= value <= most
 
 
-def _costs(space: Space, trial: Trial) -> list[float]:
+def _moved(end: float, share: float) -> float:
+    """An end of a bound, by a share of it further up; no end stays none."""
+    return end + abs(end) * share if np.isfinite(end) else end
+
+
+def _margins(space: Space, margin: float) -> np.ndarray:
+    """By how much a figure has to be better, as a difference of logarithms (shape (figures,))."""
+    noise = np.log1p(margin)
+    return np.array([0.0 if name in EXACT else noise for name, _ in space.objectives])
+
+
+def _costs(space: Space, figures: Mapping[str, float]) -> list[float]:
     """Logarithms of the figures, all to be small; figures that are not above 0 are as small as can
     be told.
     """
     tiny = 1e-300
     signs = [(-1 if more else 1) for _, more in space.objectives]
-    values = [max(trial.values[name], tiny) for name, _ in space.objectives]
+    values = [max(figures[name], tiny) for name, _ in space.objectives]
     return [sign * float(np.log(value)) for sign, value in zip(signs, values, strict=True)]
+
+
+def _is_beaten(row: np.ndarray, costs: np.ndarray, margins: np.ndarray) -> bool:
+    """Whether any row of costs (shape (points, figures)) is better by the margins in every figure,
+    and really in one.
+    """
+    within = np.all(costs + margins <= row, axis=1)
+    return bool(np.any(within & np.any(costs < row, axis=1)))
 
 
 def _unbeaten(costs: np.ndarray, margins: np.ndarray) -> list[int]:

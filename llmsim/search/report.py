@@ -44,7 +44,10 @@ def _course(space: Space, trials: Sequence[Trial], seed: int, course: Course) ->
         "tried": drawn,
         "candidates": course.candidates,
         "pruned": dict(course.pruned),
-        "rungs": [{"requests": count, "points": points} for count, points in course.rungs.counts],
+        "rungs": [
+            {"requests": one.requests, "points": one.points, "pruned": dict(one.pruned)}
+            for one in course.rungs
+        ],
         "fronts": fronts(space, trials),
     }
 
@@ -57,10 +60,11 @@ def counts_text(course: Course) -> str:
     lines += [f"  {count:>9,}  {reason}" for reason, count in ordered]
     if course.candidates - pruned > course.drawn:
         lines.append(f"{course.drawn:,} of {course.candidates - pruned:,} points drawn at random")
-    lines += [
-        f"{points:,} points run with {requests:,} requests"
-        for requests, points in course.rungs.counts
-    ]
+    for rung in course.rungs:
+        left = sum(rung.pruned.values())
+        more = f", {left:,} by their bounds not" if left else ""
+        lines.append(f"{rung.points:,} points run with {rung.requests:,} requests{more}")
+        lines += [f"  {count:>9,}  {reason}" for reason, count in sorted(rung.pruned.items())]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -71,6 +71,8 @@ class Halving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests of each rung, ascending."""
     margin: float = 0.35
     """A point stays while no other is better by this share in all that is wanted."""
+    bounds: bool = True
+    """Whether points are left out that their bounds rule out; else every point of a rung runs."""
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,8 +11,9 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.results.pareto import pareto_front
+from llmsim.search.bounds import Bounds
 from llmsim.search.figures import violations
-from llmsim.search.halving import Rungs, architecture_of, halved
+from llmsim.search.halving import Rung, architecture_of, halved
 from llmsim.search.journal import Trial
 from llmsim.search.prune import Pruner
 from llmsim.search.space import Dimension, Point, Space
@@ -43,18 +44,24 @@ class Course:
     """Points that were left out without a run, by reason."""
     drawn: int = 0
     """Points of the first rung."""
-    rungs: Rungs = field(default_factory=Rungs)
+    rungs: list[Rung] = field(default_factory=list)
 
 
 def search(
-    space: Space, evaluate: Evaluate, trials: int, seed: int, course: Course | None = None
+    space: Space,
+    evaluate: Evaluate,
+    trials: int,
+    seed: int,
+    course: Course | None = None,
+    bounds: Bounds | None = None,
 ) -> list[Trial]:
-    """The trials of the search, each point once, in the order in which they were asked for.
+    """The trials of the search, each point once, in the order in which they were asked for; with
+    bounds, a search that halves leaves points out that would not be an answer.
 
     Raises InputError where the space needs optuna and that is not installed.
     """
     if space.halves:
-        return _halved(space, evaluate, trials, seed, course or Course())
+        return _halved(space, evaluate, trials, seed, course or Course(), bounds)
     if is_grid(space, trials):
         return evaluate(list(space.grid()))
     optuna = _optuna(space, trials)
@@ -84,7 +91,12 @@ def search(
 
 
 def _halved(
-    space: Space, evaluate: Evaluate, trials: int, seed: int, course: Course
+    space: Space,
+    evaluate: Evaluate,
+    trials: int,
+    seed: int,
+    course: Course,
+    bounds: Bounds | None,
 ) -> list[Trial]:
     """Draws points that nothing rules out, and runs them rung by rung."""
     if space.size is None:
@@ -98,7 +110,8 @@ def _halved(
     course.drawn = len(kept)
     if space.file.halving is None:
         return evaluate(kept)
-    return halved(space, evaluate, kept, course.rungs)
+    prunes = bounds is not None and bounds.known and space.file.halving.bounds
+    return halved(space, evaluate, kept, course.rungs, bounds if prunes else None)
 
 
 def _key(point: Point) -> str:

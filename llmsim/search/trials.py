@@ -11,6 +11,7 @@ from pathlib import Path
 from llmsim.config.errors import InputError, PluginRefused
 from llmsim.config.files.code_identity import code_hash
 from llmsim.search.apply import Base, Run, run_of
+from llmsim.search.bounds import Bounds
 from llmsim.search.figures import (
     DEVICES,
     PRICE,
@@ -24,6 +25,8 @@ from llmsim.search.journal import Answer, Journal, Trial, key_of, run_key
 from llmsim.search.point import (
     CAPACITY_FUNCTION,
     FUNCTION,
+    LEAST_STEP,
+    LEAST_STEP_FUNCTION,
     Asked,
     AskedCapacity,
     Ended,
@@ -136,6 +139,29 @@ class Trials:
             code = ended.code_sha256 or code_hash()
             self.journal.add(Answer(trial, run_key(run), code, ended.files))
         return trial
+
+    def bounds(self) -> Bounds:
+        """What is known of points before they run."""
+        return Bounds(self._base, self._least_steps)
+
+    def _least_steps(self, runs: Sequence[Run]) -> list[int]:
+        """The least time between two tokens of each run, ps, from the journal or compiled now; none
+        is known of what a user's own code says.
+        """
+        if self._allow_plugins:
+            return [0] * len(runs)
+        points = [{LEAST_STEP: run_key(run)} for run in runs]
+        known = [self.journal.answer(*one) for one in zip(points, runs, strict=True)]
+        new = [i for i, trial in enumerate(known) if trial is None]
+        name = str(self._folder / "cluster.json")
+        asked = [Asked(runs[i].cluster, name, runs[i].words, ()) for i in new]
+        for i, ended in zip(new, self._workers.map(LEAST_STEP_FUNCTION, asked), strict=True):
+            least = ended.summary or {LEAST_STEP: 0}
+            known[i] = trial = Trial(points[i], "feasible", "", dict(least), "")
+            if ended.summary is not None or ended.verdict:
+                code = ended.code_sha256 or code_hash()
+                self.journal.add(Answer(trial, run_key(runs[i]), code, ended.files))
+        return [int(trial.values[LEAST_STEP]) for trial in known if trial is not None]
 
     def _write(self, folder: str, run: Run) -> None:
         path = self._folder / folder

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from llmsim.config.engine.scheduler_kinds import SGLANG
+from llmsim.config.errors import LlmsimError
 from llmsim.sizing.plan import Option, Plan, Pool, Shape
 
 ARCHITECTURES = ("colocated", "pd")
@@ -131,11 +132,25 @@ def units(
     for shape in (*inside, *over):
         for engine in _options(shape, devices_per_node, server):
             if architecture == "colocated":
-                yield plan(Pool(shape, 1), engine=engine), "both"
+                one = plan(Pool(shape, 1), engine=engine)
+                if not _is_default(one):
+                    yield one, "both"
             elif not engine and shape.pp == shape.dp == 1:
                 pair = plan(Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
                 yield pair, "prefill"
                 yield pair, "decode"
+
+
+def _is_default(plan: Plan) -> bool:
+    """Whether the plan's budget of tokens is what its engine takes unasked, as on small devices."""
+    if not any(option in plan.engine for options in BUDGETS for option in options):
+        return False
+    try:
+        engines = [one.deployment().groups[0].engine for one in (plan, replace(plan, engine=()))]
+    except LlmsimError:  # its own run says what is wrong
+        return False
+    asked, unasked = (engine.max_num_batched_tokens for engine in engines)
+    return asked == unasked
 
 
 def _options(

@@ -1,8 +1,6 @@
 """Opens a trace file, whatever packed it; every failure to read it becomes one sentence."""
 
 import io
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,6 +109,9 @@ def _opened_raw(path: Path) -> io.BufferedReader:
 
 def _kept(pipe: Path) -> io.BufferedReader:
     """All that comes through a pipe, from its beginning, however often it is asked for."""
+    import shutil
+    import tempfile  # only pipes are copied
+
     input_files.note(pipe)
     about = pipe.stat()
     key = (str(pipe), about.st_dev, about.st_ino)

@@ -59,6 +59,27 @@ def test_by_hand(lanes: int) -> None:
     assert step_ps((30, 20, 5), 4, lanes, exact=True) == expected
 
 
+def test_the_least_time_between_both_sides_is_that_of_one_row() -> None:
+    """Two bands of 4 and 1 layers, of which the second moves nothing: 4 times 8 us there and 4 us
+    back, the slower port each way, and 3 us of latency each.
+    """
+    config = _native.AfdConfig(
+        attention_members=1,
+        lanes=2,
+        columns=1,
+        sharing=1,
+        bands=[
+            _native.AfdBand(0, 4, [_native.AfdLayer([0, 1], [0])]),
+            _native.AfdBand(0, 1, [_native.AfdLayer([0, 1], [])]),
+        ],
+        hops=[hop(8000, 1000, 8000, 1000)],
+        latency_ps=3_000_000,
+        attention_bytes_per_s=10**9,
+        ffn_bytes_per_s=2 * 10**9,
+    )
+    assert config.least_m2n_ps() == 4 * (8_000_000 + 3_000_000 + 4_000_000 + 3_000_000)
+
+
 def test_rows_take_their_time_on_both_ports() -> None:
     """8 rows of 1,000 B and 500 B back at 1 GB/s: 8 us and 4 us, and 3 us of latency each way; the
     FFN's ports carry the rows of both attention groups.

@@ -21,6 +21,7 @@ built = [one.__name__ for one in (LayoutInstance, Reconfiguration) if one.__pyda
 print(json.dumps([sorted(sys.modules), built]))
 """
 NOT_LOADED = {
+    "difflib",
     "importlib.metadata",
     "llmsim.config.topology.file",
     "llmsim.costs.sources.bundle.source",
@@ -31,6 +32,8 @@ NOT_LOADED = {
     "pandas",
     "pydantic.plugin._loader",
     "scipy",
+    "shutil",
+    "tempfile",
 }
 
 

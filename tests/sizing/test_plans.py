@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,9 +12,11 @@ from llmsim.config import Deployment, EngineOverrides, parse_cluster, resolve
 from llmsim.config.errors import FailedRuns
 from llmsim.lowering import LoweringOptions
 from llmsim.lowering.device_memory import sheet_memory
+from llmsim.sizing.emit import emit
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench
-from llmsim.sizing.plan import Plan, Pool, Shape
+from llmsim.sizing.plan import Option, Plan, Pool, Shape
+from llmsim.sizing.shapes import BUDGETS, units
 from llmsim.sizing.workers.workers import Workers
 
 SMALL = "Qwen/Qwen3-8B"
@@ -33,6 +36,24 @@ PLANS = [
         (Pool(Shape(2), 3, "prefill"), Pool(Shape(2, ffn=1), 4, "decode")),
     ),
 ]
+
+
+@pytest.mark.parametrize(("device", "budgets"), [("L40S", {()}), ("H100", set(BUDGETS))])
+def test_a_budget_that_the_engine_takes_unasked_is_no_plan_of_its_own(
+    device: str, budgets: set[tuple[Option, ...]]
+) -> None:
+    """vLLM takes 2,048 tokens a step on devices of less than 70 GiB, and 8,192 on others."""
+    found = {plan.engine for plan, _ in units(SMALL, device, "colocated", 1)}
+    assert found == budgets
+
+
+def test_files_say_on_how_many_hosts_they_run(tmp_path: Path) -> None:
+    def head(count: int) -> str:
+        emit(Plan(SMALL, "H100", (Pool(Shape(8), count),)), tmp_path)
+        return (tmp_path / "vllm.sh").read_text(encoding="utf-8")
+
+    assert "# Run all lines on one host; node0 is its name.\n" in head(1)
+    assert "# Run the lines of node 0 on one host, those of node 1 on another;" in head(2)
 
 
 def resolved(plan: Plan) -> Deployment:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,19 @@ from llmsim.config.files import input_files
 from llmsim.config.files.code_identity import code_hash
 from llmsim.config.files.kept import KeptWithFiles
 from llmsim.search.figures import figure, shortfall
-from llmsim.search.point import Asked, AskedCapacity, Ended
+from llmsim.search.point import LEAST_STEP, Asked, AskedCapacity, Ended
 from llmsim.search.rates import words_at
 
 if TYPE_CHECKING:
+    from llmsim.api.preparation.prepare import Compiled
     from llmsim.core import Workload
     from llmsim.sizing.measure import Bench
 
 DATASET, REQUESTS = "--dataset", "--num-reqs"
 COSTLY = ("utilisation", "sources")
 """Blocks of the summary that take as long as a short run on many groups."""
+BLOCK = "."
+"""In a figure of a block of the summary; only figures in blocks say what steps waited for."""
 _COMPILED = CompiledClusters(share_groups=True)
 _OPTIONS: KeptWithFiles[RunOptions] = KeptWithFiles(256)
 _WORKLOADS: KeptWithFiles["Workload"] = KeptWithFiles(8)
@@ -44,9 +47,16 @@ class _Run:
 
     def __call__(self) -> int:
         """Runs; returns the exit code, or raises what the parts raise."""
+        return self._noted(self._simulated)
+
+    def look(self) -> int:
+        """Compiles the cluster alone; the summary has the least time of its steps."""
+        return self._noted(self._looked_at)
+
+    def _noted(self, act: Callable[[RunOptions], int]) -> int:
         options = self._options()
         try:
-            code = self._simulated(options)
+            code = act(options)
         except BaseException as error:
             self.how = how_it_ended(error)
             raise
@@ -75,15 +85,24 @@ class _Run:
         options = _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
         return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
 
+    def _compiled(self, options: RunOptions) -> "Compiled":
+        return _COMPILED.get(Cluster(self._asked.cluster, self._asked.name), options)
+
+    def _looked_at(self, options: RunOptions) -> int:
+        from llmsim.lowering.least_step import least_step_ps
+
+        compiled = self._compiled(options)
+        self.summary = {LEAST_STEP: least_step_ps(compiled.deployment, compiled.lowered)}
+        return 0
+
     def _simulated(self, options: RunOptions) -> int:
         from llmsim.api.preparation.prepare import with_workload
         from llmsim.api.report import short_summary_of, summary_of
         from llmsim.api.verdicts.verdict import verdict
         from llmsim.simulate import simulate
 
-        compiled = _COMPILED.get(Cluster(self._asked.cluster, self._asked.name), options)
         prepared = with_workload(
-            compiled,
+            self._compiled(options),
             options,
             _KeptDataset(options.dataset),
             record_series=False,
@@ -91,7 +110,8 @@ class _Run:
         )
         costly = any(name.startswith(COSTLY) for name in self._asked.figures)
         full = costly or bool(options.require)
-        simulation = replace(prepared.simulation, record_sources=full)
+        causes = full or any(BLOCK in name for name in self._asked.figures)
+        simulation = replace(prepared.simulation, record_sources=full, record_row_waits=causes)
         results = simulate(prepared.lowered, prepared.workload, simulation)
         if options.require:
             from llmsim.api.verdicts.provenance_gate import require
@@ -122,9 +142,20 @@ class _KeptDataset:
 
 def ended(_: "Bench", asked: Asked) -> Ended:
     """Runs what was asked for; errors are part of the answer, as they are of a process."""
-    run, said = _Run(asked), io.StringIO()
+    run = _Run(asked)
+    return _as_answer(run, run)
+
+
+def least_step(_: "Bench", asked: Asked) -> Ended:
+    """Compiles what was asked for; the summary has the least time between two tokens, ps."""
+    run = _Run(asked)
+    return _as_answer(run, run.look)
+
+
+def _as_answer(run: _Run, act: Callable[[], int]) -> Ended:
+    said = io.StringIO()
     with input_files.recorded() as files, redirect_stderr(said):
-        code = guarded(run)
+        code = guarded(act)
     lines = said.getvalue().strip().splitlines() or [f"the run ended with code {code}"]
     return Ended(
         code,

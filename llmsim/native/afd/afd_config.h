@@ -55,6 +55,13 @@ struct AfdConfig {
   // Of the way between a port of an attention device and one of an FFN device.
   Ps latency = 0;
   std::int64_t attention_bytes_per_s = 0, ffn_bytes_per_s = 0;
+  // Whether a step is timed once more as if rows took no time, so that what it waits for them is
+  // told from other waiting.
+  bool splits_waiting = true;
+
+  // The least time that rows of a step are on their way between the two sides: one row, on links
+  // that nobody else uses.
+  Ps least_m2n() const;
 };
 
 // The port of a unit (a stage of a member), out or in, that other transfers of the run use, too.

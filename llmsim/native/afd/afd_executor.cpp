@@ -35,18 +35,18 @@ class NodeTimer final : public AfdTimer {
   void run(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) override {
     pricer.fill(graph_, prices_);
     before_ = carry_;
-    run_at_once(start, times);
+    run_at_once(pricer, start, times);
     timing_->run(graph_, prices_, start, carry_, times.starts, times.ends);
     note_spans(pricer, steps_++, graph_, prices_, *timing_, timing_->node_ends(), false);
   }
 
  private:
-  void run_at_once(const StepStart& start, AfdTimes& times) {
+  void run_at_once(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) {
     StepPrices prices = prices_;
     Ps moved = 0;
     for (std::size_t i = 0; i < graph_.prices.size(); ++i)
       if (travels(graph_.prices[i])) moved += std::exchange(prices.ps[i], 0);
-    if (moved > 0) {
+    if (moved > 0 && pricer.config().splits_waiting) {
       timing_->run(graph_, prices, start, before_, times.starts, times.at_once);
     } else {
       std::ranges::fill(times.at_once, kNever);
@@ -65,7 +65,7 @@ class WideTimer final : public AfdTimer {
   explicit WideTimer(const AfdPricer& pricer)
       : graphs_(pricer.config(), programs_of(pricer), false, drafts(pricer)),
         timing_(graphs_),
-        at_once_(graphs_),
+        at_once_(graphs_, pricer.config().splits_waiting),
         free_(graphs_.num_streams(), 0) {}
 
   void run(const AfdPricer& pricer, const StepStart& start, AfdTimes& times) override {

@@ -34,7 +34,7 @@ ContendedAfdExecutor::ContendedAfdExecutor(AfdPricer pricer, std::unique_ptr<Wid
       is_open_(ports_.size(), true),
       exact_(exact),
       timing_(*graphs_),
-      at_once_(*graphs_),
+      at_once_(*graphs_, pricer_.config().splits_waiting),
       carry_(graphs_->num_streams(), 0),
       runs_(*this) {
   const StepGraph& graph = graphs_->folded().graph;

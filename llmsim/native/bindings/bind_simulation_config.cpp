@@ -333,18 +333,21 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](LockstepSpec* spec, std::vector<std::size_t> groups, std::int32_t sync_interval,
-             const AfdConfig& afd, bool exact, std::vector<SharedPort> ports, bool syncs_first) {
-            new (spec) LockstepSpec{
-                std::move(groups), sync_interval,
-                [afd, exact, ports = std::move(ports)](const std::vector<Group*>& members) {
-                  return afd_executor(costs_of(members), afd, exact, ports);
-                },
-                syncs_first};
+             AfdConfig afd, bool exact, std::vector<SharedPort> ports, bool syncs_first,
+             bool splits_waiting) {
+            afd.splits_waiting = splits_waiting;
+            new (spec) LockstepSpec{std::move(groups), sync_interval,
+                                    [afd = std::move(afd), exact,
+                                     ports = std::move(ports)](const std::vector<Group*>& members) {
+                                      return afd_executor(costs_of(members), afd, exact, ports);
+                                    },
+                                    syncs_first};
           },
           "groups"_a, "sync_interval"_a, "afd"_a, "exact"_a = false,
-          "ports"_a = std::vector<SharedPort>{}, "syncs_first"_a = false,
+          "ports"_a = std::vector<SharedPort>{}, "syncs_first"_a = false, "splits_waiting"_a = true,
           "groups: attention members, then FFN members. exact: every node runs in the engine. "
-          "ports: those that other transfers use, too.");
+          "ports: those that other transfers use, too. splits_waiting: what steps wait for rows is "
+          "told from other waiting.");
   nb::class_<PlannedCollective>(m, "PlannedSpec",
                                 "What a collective moves by the plan of its size.")
       .def(

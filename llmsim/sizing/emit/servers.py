@@ -148,13 +148,17 @@ def sglang_script(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
+SEVERAL_HOSTS = (
+    "# Run the lines of node 0 on one host, those of node 1 on another; node0, node1, ... are",
+    "# their names.",
+)
+ONE_HOST = ("# Run all lines on one host; node0 is its name.",)
+
+
 def _head(plan: Plan) -> list[str]:
-    return [
-        "#!/bin/sh",
-        f"# {plan.label} of {plan.model} on {plan.devices} {plan.device}.",
-        "# Run the lines of node 0 on one host, those of node 1 on another; node0, node1, ... are",
-        "# their names.",
-    ]
+    hosts = SEVERAL_HOSTS if plan.nodes > 1 else ONE_HOST
+    label = f"# {plan.label} of {plan.model} on {plan.devices} {plan.device}."
+    return ["#!/bin/sh", label, *hosts]
 
 
 def _seen(visible: str, process: Process) -> str:

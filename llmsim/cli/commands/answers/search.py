@@ -12,6 +12,7 @@ from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, Interr
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
+    from llmsim.search.study import Course
     from llmsim.sizing.workers.workers import Workers
 
 LOCAL, RAY = "local", "ray"
@@ -132,7 +133,7 @@ def command(
     _tell_stale(known.journal)
     try:
         with terminable(), workers:
-            found = study.search(asked, known.of, trials, seed, course)
+            found = study.search(asked, known.of, trials, seed, course, known.bounds())
     except KeyboardInterrupt:
         raise InterruptedRun(
             f"interrupted after {known.known} points, which are in {output}; the same call goes "
@@ -151,7 +152,7 @@ def command(
     sys.stdout.write(json_text(result) if as_json else shown)
     _refuse_unfinished(found, known.journal, output)
     if not front:
-        raise InfeasibleError(_why_none(found, output))
+        raise InfeasibleError(_why_none(found, course, output))
     return 0
 
 
@@ -224,7 +225,14 @@ def _told(trial: "Trial") -> None:
         print(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}", file=sys.stderr)
 
 
-def _why_none(found: "list[Trial]", output: Path) -> str:
+def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> str:
+    if course is not None and not found:
+        examples = [rung.example for rung in course.rungs if rung.example]
+        nearest = f"; for instance {examples[0]}" if examples else ""
+        return (
+            f"none of {course.drawn} points is an answer: each misses a requirement with few "
+            f"requests or by its bounds{nearest}; the counts are in {output / 'result.json'}"
+        )
     short = [trial for trial in found if trial.state == "short"]
     nearest = f"; for instance {(short or found)[0].reason}"
     return (

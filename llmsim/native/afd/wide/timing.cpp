@@ -125,8 +125,8 @@ void WideTiming::run(const AfdPrices& prices, const StepStart& start, std::span<
   times_.scatter(free_, free);
 }
 
-AtOnce::AtOnce(const WideGraphs& graphs)
-    : starts_(graphs.kinds().num_members()), ends_(graphs.kinds().num_members()) {
+AtOnce::AtOnce(const WideGraphs& graphs, bool wanted)
+    : wanted_(wanted), starts_(graphs.kinds().num_members()), ends_(graphs.kinds().num_members()) {
   for (std::size_t kind = 0; kind < graphs.kinds().size(); ++kind) {
     const std::vector<PriceKey>& keys = graphs.keys().of(kind);
     for (std::size_t key = 0; key < keys.size(); ++key) {
@@ -140,6 +140,10 @@ AtOnce::AtOnce(const WideGraphs& graphs)
 
 std::span<const Ps> AtOnce::ends(const AfdPrices& prices, const StepStart& start,
                                  std::span<const Ps> free, WideTiming& timing) {
+  if (!wanted_) {
+    ends_.assign(ends_.size(), kNever);
+    return ends_;
+  }
   prices_ = prices;
   Ps moved = 0;
   for (const Travelling& one : travelling_) {

@@ -43,9 +43,10 @@ class WideTiming {
 // Steps as they were if nothing between attention and FFN took time.
 class AtOnce {
  public:
-  explicit AtOnce(const WideGraphs& graphs);
+  // Without `wanted` nothing is timed.
+  AtOnce(const WideGraphs& graphs, bool wanted);
   // The members' ends in a step with these prices after one that left the streams `free`; kNever
-  // where nothing travels.
+  // where nothing travels, or nobody wants to know.
   std::span<const Ps> ends(const AfdPrices& prices, const StepStart& start,
                            std::span<const Ps> free, WideTiming& timing);
 
@@ -53,6 +54,7 @@ class AtOnce {
   struct Travelling {
     std::size_t kind, key, members;
   };
+  bool wanted_;
   std::vector<Travelling> travelling_;  // prices of what is on its way
   AfdPrices prices_;
   std::vector<Ps> free_, starts_, ends_;

@@ -54,7 +54,9 @@ void bind_afd(nb::module_& m) {
           "attention_members"_a, "lanes"_a, "columns"_a, "sharing"_a, "bands"_a, "hops"_a,
           "latency_ps"_a, "attention_bytes_per_s"_a, "ffn_bytes_per_s"_a,
           "columns: sets of an FFN member's ranks that get rows of their own. sharing: of these, "
-          "those that exchange rows. Rates are of one device's port.");
+          "those that exchange rows. Rates are of one device's port.")
+      .def("least_m2n_ps", &AfdConfig::least_m2n,
+           "Least time that rows of a step are on their way between attention and FFN, ps.");
   using Flow = std::tuple<NetworkNodeId, NetworkNodeId, std::vector<NetworkLinkId>>;
   nb::class_<SharedPort>(m, "SharedPort", "A port of a unit that other transfers use, too.")
       .def(
