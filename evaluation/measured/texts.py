@@ -22,10 +22,18 @@ INTERVALS = """## Error bars
 
 An interval holds the real value of nine in ten published runs of this page: of grades A and B,
 above and beside the table, but for those that gave a constant. The column *covered* tests it: each
-system's points against the interval that the other systems give. The target is 85 to 95 %, with a
-half-width of at most twice the median error; all three are wider. A run like these systems shows
+system's points against the interval that the other systems give. A run like these systems shows
 them beside its means, `--json` has them as `system_error`, and
 `evaluation/measured.sh --error-bars llmsim/presets/error_bars.json` renews them.
+
+Errors of two kinds of runs have scales of their own: with requests that wait in the engine's queue
+for more than half of the mean TTFT, and others. A busy engine hides its host, and its throughput
+decides its first tokens. A kind's scale is the median distance of its points from the median of
+all, to which two points of all kinds are lent. The interval is as many scales wide as nine in ten
+of all points need.
+
+The target is 85 to 95 %, with a half-width (its median over the points) of at most twice the
+median error; all three are wider. With normal errors of one scale it would be 2.4 times as wide.
 
 A run is like these systems if at least {least_share} % of its times come from tables of its own
 device (the least share among them), and if it has no feature that none of them has: pipeline
