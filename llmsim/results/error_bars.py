@@ -30,8 +30,9 @@ def kind_of(waited: float | None, ttft: float | None) -> str:
     A busy engine hides what its host takes, and its throughput decides the first tokens: such runs
     are nearer to their real systems.
     """
-    waits = waited is not None and bool(ttft) and waited > QUEUED_SHARE * ttft
-    return "queued" if waits else "unqueued"
+    if not waited or not ttft:
+        return "unqueued"
+    return "queued" if waited > QUEUED_SHARE * ttft else "unqueued"
 
 
 @cache
