@@ -434,7 +434,7 @@ def _settled(
     limited = with_server_defaults(limited, server)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
     group = with_stages(group, model, tiers=tiers)
-    group = as_in_sglang(group, members_of(group, model), tiers=tiers)
+    group = as_in_sglang(group, model, members_of(group, model), tiers=tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     if group.afd is not None and group.afd.domain == "ffn":

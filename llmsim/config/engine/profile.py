@@ -322,6 +322,8 @@ class EngineProfile(Struct, frozen=True):
     """
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
+    states_without_overlap: bool = False
+    """SGLang's steps do not overlap where the model keeps states and prefixes are cached."""
     v2_runner: V2RunnerRules = V2RunnerRules()
     host_gap_ns: int = 0
     """Host time between two steps of a synchronous engine, and (`host_sequence_ns`) for each
@@ -485,6 +487,7 @@ def load_profile(name: str) -> EngineProfile:
         second_token_budget=schedule.get("second_token_budget", False),
         frees_chunks=schedule.get("frees_chunks", False),
         async_stages=schedule.get("async_stages", False),
+        states_without_overlap=schedule.get("states_without_overlap", False),
         v2_runner=_v2_runner(schedule.get("v2_runner", {})),
         pads_new_decodes=schedule.get("pads_new_decodes", False),
         lone_prompt_uncapped=schedule.get("lone_prompt_uncapped", False),
