@@ -911,6 +911,26 @@ class HostCacheConfig:
     @storage.setter
     def storage(self, arg: HostStorageConfig, /) -> None: ...
 
+class WindowPoolConfig:
+    """Pages of KV that layers with a window have for themselves."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def window(self) -> int:
+        """
+        Tokens that such a layer sees before the one that attends; 0: there is no pool.
+        """
+
+    @window.setter
+    def window(self, arg: int, /) -> None: ...
+
+    @property
+    def pages(self) -> int: ...
+
+    @pages.setter
+    def pages(self, arg: int, /) -> None: ...
+
 class Sessions:
     """
     The session of each request, and its round, from the successors of calls.
@@ -1114,6 +1134,12 @@ class SchedulerConfig:
 
     @host_cache.setter
     def host_cache(self, arg: HostCacheConfig, /) -> None: ...
+
+    @property
+    def window_pool(self) -> WindowPoolConfig: ...
+
+    @window_pool.setter
+    def window_pool(self, arg: WindowPoolConfig, /) -> None: ...
 
     @property
     def offloading(self) -> OffloadingConfig: ...

@@ -4,6 +4,7 @@ Each function below draws one file of docs/pictures. A test draws them again and
 """
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,10 @@ INK = "#7d7c78"
 PALETTE = ("#2a78d6", "#1baf7a", "#eda100", "#8a6fe0", "#e34948")
 H100 = "cluster_config/h100_llama31_8b.json"
 POOL = "cluster_config/h100_cpu_prefix_pool.json"
+HASHED_ID = re.compile(rb'(?<=id=")[a-z][0-9a-f]{10}(?=")')
+"""What matplotlib calls clip paths and markers: hashes of floats, the last bits of which depend on
+the processor.
+"""
 LOAD = "synthetic:n=600,rate={rate},input=lognormal:1000,output=lognormal:200,seed=1"
 
 
@@ -155,7 +160,9 @@ PICTURES: dict[str, Callable[[Any], Any]] = {
 
 
 def draw(name: str) -> bytes:
-    """One picture as SVG; equal results and an equal matplotlib give equal bytes."""
+    """One picture as SVG; equal results and an equal matplotlib give equal bytes, but for the last
+    digits of coordinates on another processor.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -182,7 +189,14 @@ def draw(name: str) -> bytes:
             if ax.get_legend():
                 ax.get_legend().set_frame_on(False)  # pages are light or dark
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    return stream.getvalue()
+    return _with_counted_ids(stream.getvalue())
+
+
+def _with_counted_ids(svg: bytes) -> bytes:
+    """The picture with numbers in place of hashes."""
+    for count, hashed in enumerate(dict.fromkeys(HASHED_ID.findall(svg)), start=1):
+        svg = svg.replace(hashed, b"shape%d" % count)
+    return svg
 
 
 def _at(rate: int) -> llmsim.Result:

@@ -100,7 +100,7 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `qnext_h200_sgl_*`: real steps take some 2.3 ms longer on two, four and eight cards alike, so
   that the host of that first release may take it. SGLang runs the shared expert on a second stream
   there, too (its pull request 10252), which made these errors larger (`second_stream`). The server
-  kept no prefixes, so its host worked beside the devices (`states_without_overlap`).
+  kept no prefixes, so its host worked beside the devices.
 - `glm45air_b200_c180` and `q32vl_l40s_share`: kernels of vLLM 0.10 and 0.11 on these cards were
   slower than those of 0.19 and 0.24, which the tables have.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).

@@ -29,6 +29,7 @@ from llmsim.lowering.group import lower_group, overheads_of, placed_at
 from llmsim.lowering.host.startup import refused_lengths
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_copies
+from llmsim.lowering.kv.sglang_pools import notes_of_pools
 from llmsim.lowering.network.cluster_network import (
     ClusterNetwork,
     cluster_network,
@@ -259,6 +260,9 @@ def _notes(
     for group, lowered in zip(deployment.groups, groups, strict=True):
         notes += spread_notes(group, lowered.model, lowered.layout)
         notes += narrow_notes(lowered.engine, lowered.model)
+        tiered = lowered.scheduler is not None and lowered.scheduler.tiered
+        settled = replace(group, engine=lowered.engine)
+        notes += notes_of_pools(settled, lowered.model, tiers=tiered)
     notes += server_notes(deployment, groups)
     return tuple(dict.fromkeys(notes))
 

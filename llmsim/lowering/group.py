@@ -48,6 +48,12 @@ from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, 
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
+from llmsim.lowering.kv.sglang_pools import (
+    pool_shares,
+    window_pool,
+    with_fewer_sequences,
+    with_states,
+)
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
@@ -74,7 +80,7 @@ from llmsim.lowering.operators.context_parallel import with_gathered_context
 from llmsim.lowering.operators.encoder import encoder_operators, timed_tokens, untimed_encoder
 from llmsim.lowering.operators.pipeline import architectures_of, with_stages
 from llmsim.lowering.operators.shared_experts import as_engine_runs_it
-from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of
+from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of, with_host_gap
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -217,6 +223,7 @@ def _plan(
     draft = _draft(deployment, group, options, request, offload, routes)
     hybrid = shares_blocks(group, model, tiers=options.tiers)
     ledger = _ledger(group, request, offload, draft, hybrid=hybrid)
+    group = with_fewer_sequences(group, ledger)
     return _Planned(group, request, stages, offload, draft, ledger)
 
 
@@ -284,6 +291,7 @@ def _scheduler(
             tiers=tiers,
         ),
     )
+    scheduler.window_pool = window_pool(group, request.model, ledger, tiers=tiers)
     scheduler.lora = lora_config(group.engine, request.operators)
     scheduler.encoder.pair_tokens = request.encoder_tokens
     scheduler.offloading = offloading_config(
@@ -434,7 +442,9 @@ def _settled(
     limited = with_server_defaults(limited, server)
     group = with_state_blocks(replace(group, engine=limited), model, tiers=tiers)
     group = with_stages(group, model, tiers=tiers)
-    group = as_in_sglang(group, model, members_of(group, model), tiers=tiers)
+    group = as_in_sglang(group, members_of(group, model), tiers=tiers)
+    group = with_states(group, model)
+    group = with_host_gap(group, tiers=tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     if group.afd is not None and group.afd.domain == "ffn":
@@ -575,6 +585,7 @@ def _ledger(
             draft=None if draft is None else draft.share,
             hybrid=hybrid,
             lora=lora_slots(engine),
+            shares=pool_shares(group, request.model),
         ),
     )
 

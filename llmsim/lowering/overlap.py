@@ -23,7 +23,7 @@ _KEPT_BY_RANKS = (3, 10)
 """The share of SGLang's `schedule_conservativeness` that DP attention leaves."""
 
 
-def as_in_sglang(group: Group, model: ModelConfig, members: int, *, tiers: bool) -> Group:
+def as_in_sglang(group: Group, members: int, *, tiers: bool) -> Group:
     """The group as SGLang would run it, where it has SGLang's scheduler; `members` is how many
     groups run in lock-step with it.
     """
@@ -34,8 +34,7 @@ def as_in_sglang(group: Group, model: ModelConfig, members: int, *, tiers: bool)
         whole = dict(group.engine.scheduler_parameters)[_CONSERVATIVENESS]
         kept, of = _KEPT_BY_RANKS
         group = _with_parameter(group, _CONSERVATIVENESS, whole * kept // of)
-    group = _with_overlap(_without_default_cache(group), tiers=tiers)
-    return _with_host_gap(_with_states(group, model), tiers=tiers)
+    return _with_overlap(_without_default_cache(group), tiers=tiers)
 
 
 def server_of(
@@ -62,7 +61,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
     """
     if dict(group.engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
         return
-    if members > 1 or group.pd_type is not None or _is_outlined(group.engine, tiers=tiers):
+    if members > 1 or group.pd_type is not None or is_outlined(group.engine, tiers=tiers):
         raise NotYetError(
             "sglang_scheduler_recv_interval does not run together with data-parallel ranks, "
             "pd_type, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
@@ -70,7 +69,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
         )
 
 
-def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
+def is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
     """Whether the outline of SGLang's scheduler runs any such group, whatever its role."""
     return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
@@ -78,7 +77,7 @@ def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
 def _runs_in_outline(group: Group, *, tiers: bool) -> bool:
     """Whether the outline of SGLang's scheduler runs the group."""
     drafts_with_role = group.pd_type is not None and group.engine.speculation is not None
-    return drafts_with_role or _is_outlined(group.engine, tiers=tiers)
+    return drafts_with_role or is_outlined(group.engine, tiers=tiers)
 
 
 def _with_parameter(group: Group, name: str, value: int) -> Group:
@@ -111,29 +110,23 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
             "pp_size, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
             "them"
         )
+    return without_overlap(group)
+
+
+def without_overlap(group: Group) -> Group:
+    """The group whose steps wait for the outputs of those before."""
     return _with_parameter(group, _OVERLAP, 0)
 
 
-def _with_states(group: Group, model: ModelConfig) -> Group:
-    """The group without overlapped steps where its release of SGLang keeps states of prefixes in a
-    way that has none. By default SGLang keeps them; here that default stays off.
+def with_host_gap(group: Group, *, tiers: bool) -> Group:
+    """The group with the profile's gap between steps where SGLang's devices wait for the host:
+    without overlap, unless other micro-batches of pipeline stages run meanwhile. A gap that was
+    given stays, and the outline stands for a server that overlaps.
     """
     engine = group.engine
-    caches = engine.enable_prefix_caching or engine.is_default("enable_prefix_caching")
-    keeps_states = model.linear is not None and caches
-    if not keeps_states or not load_profile(engine.engine_profile).states_without_overlap:
+    if engine.scheduler != SGLANG or not engine.is_default("host_gap_ps"):
         return group
-    return _with_parameter(group, _OVERLAP, 0)
-
-
-def _with_host_gap(group: Group, *, tiers: bool) -> Group:
-    """The group with the profile's gap between steps where its devices wait for the host: without
-    overlap, unless other micro-batches of pipeline stages run meanwhile. A gap that was given
-    stays, and the outline stands for a server that overlaps.
-    """
-    engine = group.engine
-    hidden = overlaps(group) or group.pp > 1 or _runs_in_outline(group, tiers=tiers)
-    if hidden or not engine.is_default("host_gap_ps"):
+    if overlaps(group) or group.pp > 1 or _runs_in_outline(group, tiers=tiers):
         return group
     profile = load_profile(engine.engine_profile)
     origin = MappingProxyType(dict(engine.origin) | {"host_gap_ps": synchronous_origin(profile)})

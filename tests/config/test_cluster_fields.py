@@ -206,6 +206,8 @@ def test_the_schema_describes_every_field(location: Location) -> None:
         }
         unitless |= {
             "hicache_ratio",
+            "swa_full_tokens_ratio",
+            "mamba_full_memory_ratio",
             "kv_load_failure_rate",
             "acceptance_rate",
             "proposal_rate",

@@ -74,6 +74,16 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     assert sum(retracting) >= 2
     ranks = [case["config"] for case in cases if case["config"]["dp_size"] > 1]
     assert {config["disable_overlap_schedule"] for config in ranks} == {False, True}
+    windowed = [case["config"] for case in cases if case["config"]["sliding_window"] > 0]
+    for option, values in {
+        "disable_radix_cache": {False, True},
+        "disable_overlap_schedule": {False, True},
+        "enable_mixed_chunk": {False, True},
+        "page_size": {1, 16, 64},
+        "speculative_algorithm": {None, "EAGLE"},
+        "dp_size": {1, 3},
+    }.items():
+        assert {config[option] for config in windowed} == values
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
     asked = [request for case in cases for request in case["requests"]]

@@ -68,6 +68,10 @@ _SHOWN_IF_SET = (
     "hicache_ratio",
     "hicache_size",
     "hicache_write_policy",
+    "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio",
+    "max_mamba_cache_size",
+    "mamba_radix_cache_strategy",
     "hicache_storage_backend",
     "hicache_storage_prefetch_policy",
     "hicache_prefetch_threshold",
@@ -212,6 +216,14 @@ class EngineArgs(Struct, frozen=True):
     """GB of the host pool of each device; 0: by the ratio."""
     hicache_write_policy: str | None
     """A name of `HICACHE_WRITE_POLICIES`; None: the first."""
+    swa_full_tokens_ratio: float | None
+    """Tokens of SGLang's pool of windows for each of the other layers' pool; None: 0.8."""
+    mamba_full_memory_ratio: float | None
+    """Bytes of SGLang's states for each byte of KV; None: 0.9."""
+    max_mamba_cache_size: int | None
+    """States in SGLang's pool of them; None: what `mamba_full_memory_ratio` leaves."""
+    mamba_radix_cache_strategy: str | None
+    """A name of `MAMBA_STRATEGIES`; None: by release and model."""
     hicache_storage_backend: str | None
     hicache_storage_prefetch_policy: str | None
     """A name of `HICACHE_PREFETCH_POLICIES`; None: the first."""

@@ -51,6 +51,8 @@ HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_bac
 """Values of SGLang's `hicache_write_policy`."""
 HICACHE_PREFETCH_POLICIES = ("timeout", "wait_complete", "best_effort")
 """Values of SGLang's `hicache_storage_prefetch_policy`, its default first."""
+MAMBA_STRATEGIES = ("no_buffer", "extra_buffer")
+"""SGLang's `mamba_radix_cache_strategy`."""
 HICACHE_STORAGE = ("file",)
 """Values of SGLang's `hicache_storage_backend` that run."""
 KV_OFFLOADING_EVICTIONS = ("lru", "arc")
@@ -563,6 +565,33 @@ class EngineOptions(Section):
         description="Copies KV to HiCache's host pool when it is inserted (write_through, the "
         "default), inserted or found for the second time (write_through_selective), or evicted "
         "(write_back).",
+    )
+    swa_full_tokens_ratio: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None, OnCommandLine(float)
+    ] = Field(
+        default=None,
+        description="Sets the tokens in SGLang's KV pool of layers with a window, for each token "
+        "in that of the other layers; default 0.8.",
+    )
+    mamba_full_memory_ratio: Annotated[
+        Annotated[float, Field(gt=0, le=1 << 10)] | None, OnCommandLine(float)
+    ] = Field(
+        default=None,
+        description="Sets the memory of SGLang's pool of states, for each byte of KV; default 0.9.",
+    )
+    max_mamba_cache_size: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 24)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the states in SGLang's pool of them, instead of mamba_full_memory_ratio.",
+    )
+    mamba_radix_cache_strategy: Annotated[
+        Annotated[str, _one_of(MAMBA_STRATEGIES)] | None, OnCommandLine(str)
+    ] = Field(
+        default=None,
+        description="Says whether sequences of SGLang have spare slots for states (extra_buffer), "
+        "with which steps overlap beside the prefix cache, or not (no_buffer); the default follows "
+        "from release and model.",
     )
     hicache_storage_backend: Annotated[
         Annotated[str, _one_of(HICACHE_STORAGE)] | None, OnCommandLine(str)

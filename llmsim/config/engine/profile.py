@@ -263,6 +263,17 @@ class SharedWithExperts(Struct, frozen=True):
     """Types of weights whose kernel on compute capability 10 cannot have it."""
 
 
+class StateRules(Struct, frozen=True):
+    """What SGLang does with models that keep states, by the starts of their types."""
+
+    spare: tuple[str, ...] = ()
+    """Beside the prefix cache, kernels write the states to keep into spare slots."""
+    uncached: tuple[str, ...] = ()
+    """They have no prefix cache."""
+    overlapping: tuple[str, ...] = ()
+    """Steps overlap without spare slots; those of other models wait for the one before."""
+
+
 class EngineProfile(Struct, frozen=True):
     """One engine version; immutable."""
 
@@ -282,6 +293,7 @@ class EngineProfile(Struct, frozen=True):
     nccl_release: str = ""
     sglang_release: str = ""
     """The same of an engine whose own kernels come before vLLM's."""
+    states: StateRules = StateRules()
     marlin_below: float = 0.0
     """Compute capability of the cards below which experts in MXFP4 run on Marlin."""
     second_stream_tokens: int = 0
@@ -322,8 +334,6 @@ class EngineProfile(Struct, frozen=True):
     """
     async_stages: bool = False
     """Pipeline stages schedule asynchronously, too."""
-    states_without_overlap: bool = False
-    """SGLang's steps do not overlap where the model keeps states and prefixes are cached."""
     v2_runner: V2RunnerRules = V2RunnerRules()
     host_gap_ns: int = 0
     """Host time between two steps of a synchronous engine, and (`host_sequence_ns`) for each
@@ -421,6 +431,10 @@ def _merged(stem: str) -> dict[str, Any]:
     return base
 
 
+def _state_rules(states: Mapping[str, Sequence[str]]) -> StateRules:
+    return StateRules(**{name: tuple(models) for name, models in states.items()})
+
+
 def _shared_with_experts(kernels: Mapping[str, Any]) -> Mapping[str, SharedWithExperts]:
     return MappingProxyType(
         {
@@ -461,6 +475,7 @@ def load_profile(name: str) -> EngineProfile:
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
         sglang_release=data.get("kernels", {}).get("sglang", ""),
+        states=_state_rules(data.get("states", {})),
         marlin_below=data.get("kernels", {}).get("marlin_below", 0.0),
         second_stream_tokens=data.get("kernels", {}).get("second_stream_tokens", 0),
         float32_as=data.get("kernels", {}).get("float32_as", ""),
@@ -487,7 +502,6 @@ def load_profile(name: str) -> EngineProfile:
         second_token_budget=schedule.get("second_token_budget", False),
         frees_chunks=schedule.get("frees_chunks", False),
         async_stages=schedule.get("async_stages", False),
-        states_without_overlap=schedule.get("states_without_overlap", False),
         v2_runner=_v2_runner(schedule.get("v2_runner", {})),
         pads_new_decodes=schedule.get("pads_new_decodes", False),
         lone_prompt_uncapped=schedule.get("lone_prompt_uncapped", False),

@@ -64,6 +64,10 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "hicache_ratio": None,
     "hicache_size": 0,
     "hicache_write_policy": None,
+    "swa_full_tokens_ratio": None,
+    "mamba_full_memory_ratio": None,
+    "max_mamba_cache_size": None,
+    "mamba_radix_cache_strategy": None,
     "hicache_storage_backend": None,
     "hicache_storage_prefetch_policy": None,
     "hicache_prefetch_threshold": None,
@@ -178,6 +182,7 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
     _check_queue(values, refuse)
     _check_priorities(values, positions, refuse)
     _check_host_cache(values, positions, refuse)
+    _check_pools(values, positions, refuse)
     if name in (VLLM, INSTALLED):
         _check_offloading(values, positions, refuse)
     if name == INSTALLED:
@@ -289,6 +294,36 @@ _OF_HOST_CACHE = (
     "hicache_storage_backend",
     *_OF_HOST_STORAGE,
 )
+
+
+_OF_POOLS = (
+    "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio",
+    "max_mamba_cache_size",
+    "mamba_radix_cache_strategy",
+)
+
+
+def _check_pools(
+    values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
+) -> None:
+    """Pools of windows and states are SGLang's; spare states belong to its prefix cache."""
+    for option in _OF_POOLS:
+        if option in positions and values[option] is not None and values["scheduler"] != SGLANG:
+            raise refuse(
+                option,
+                f"is an option of the scheduler {SGLANG}, not of {values['scheduler']}; remove it",
+            )
+    ratio, states = "mamba_full_memory_ratio", "max_mamba_cache_size"
+    if values[ratio] is not None and values[states] is not None:
+        raise refuse(states, f"contradicts {ratio}; remove one of them")
+    strategy = "mamba_radix_cache_strategy"
+    if values[strategy] == "extra_buffer" and not values["enable_prefix_caching"]:
+        raise refuse(
+            strategy,
+            "is extra_buffer, which SGLang refuses without a prefix cache; remove it, or set "
+            "enable_prefix_caching true",
+        )
 
 
 def _check_host_cache(

@@ -2,6 +2,7 @@
 which options.
 """
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -57,6 +58,18 @@ def divides(model: ModelConfig, *, frees_chunks: bool = True) -> bool:
     return mixed and model.compressed is None and (len(kinds) > 1 or not several_widths)
 
 
+def _has_cached_states(engine: EngineArgs, model: ModelConfig) -> bool:
+    """Whether the engine's prefix cache is on for a model with states, unless somebody says."""
+    if engine.scheduler != SGLANG:
+        return _caches_states(engine)
+    return not is_one_of(model, load_profile(engine.engine_profile).states.uncached)
+
+
+def is_one_of(model: ModelConfig, starts: Sequence[str]) -> bool:
+    """Whether the model's type starts with one of these."""
+    return any(model.model_type.startswith(start) for start in starts)
+
+
 def _caches_states(engine: EngineArgs) -> bool:
     return load_profile(engine.engine_profile).schedules_by("caches_states")
 
@@ -80,7 +93,7 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
     engine = group.engine
     origin = dict(engine.origin)
     defaulted = engine.enable_prefix_caching and engine.is_default("enable_prefix_caching")
-    if defaulted and not _caches_states(engine):
+    if defaulted and not _has_cached_states(engine, model):
         engine = replace(engine, enable_prefix_caching=False)
         origin["enable_prefix_caching"] = f"off: {model.name} keeps states"
     if model.keeps_states_alone:

@@ -8,8 +8,9 @@ from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_prof
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
 from llmsim.model.memory.lora_slots import LoraSlots
+from llmsim.model.memory.pool_shares import PoolShares
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
-from llmsim.model.memory.requirements import Demand, DraftShare, Elsewhere
+from llmsim.model.memory.requirements import NULL_BLOCKS, Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
 
 
@@ -27,6 +28,10 @@ class MemoryLedger(Struct, frozen=True):
     """How layers of several kinds share the blocks; None: a block holds all layers."""
     notes: tuple[str, ...] = ()
     """Where the ledger counts more than the engine would hold; one sentence each."""
+    window_blocks: int = 0
+    """Blocks in a pool of layers with a window (SGLang); 0: they have none."""
+    most_sequences: int | None = None
+    """Running sequences for which there are states; None: as many as blocks allow."""
 
     @property
     def usable_blocks(self) -> int:
@@ -59,15 +64,17 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
     draft: DraftShare | None = None,
     hybrid: bool = False,
     lora: LoraSlots | None = None,
+    shares: PoolShares | None = None,
 ) -> MemoryLedger:
     """The ledger of one device of a group.
 
     blocks = floor((utilization x device_bytes - reserves) / block_bytes); the reserves and their
     reasons are in `Demand.reserves` and `ProfileRun`; `rules` are the engine version's (None: the
     default profile's). With `hybrid`, layers of several kinds share the blocks as in vLLM
-    (`Demand.with_tables`, `kv_tables`); else those that see a window are counted by the better of
-    two bounds (`Demand.windows_apart`). With `num_gpu_blocks_override` the number is taken as
-    given, as long as the device can hold it. `lora`: slots of adapters, if the engine takes any.
+    (`Demand.with_tables`, `kv_tables`), and with `shares` memory is divided as in SGLang; else
+    those that see a window are counted by the better of two bounds (`Demand.windows_apart`). With
+    `num_gpu_blocks_override` the number is taken as given, as long as the device can hold it.
+    `lora`: slots of adapters, if the engine takes any.
     Raises InfeasibleError with the arithmetic and what would fit; InputError if the layout does not
     split the model.
     """
@@ -89,10 +96,11 @@ def memory_ledger(  # as many arguments as vLLM's own profile run depends on
         draft=draft,
         cudagraph_mode=cudagraph_mode,
         lora=lora,
+        shares=shares,
     )
     if hybrid:
         demand = demand.with_tables
-    elif demand.window_bytes:
+    elif demand.window_bytes and shares is None:
         demand = max(demand.windows_apart, demand, key=lambda bound: bound.roominess)
     return _ledger_of(demand, device_bytes, utilization, num_gpu_blocks_override)
 
@@ -122,7 +130,21 @@ def _ledger_of(
         (f"KV cache ({blocks} blocks of {demand.block_bytes} B{origin})", -kv_bytes),
         ("unused" if rest >= 0 else "taken beyond gpu_memory_utilization", -rest),
     ]
-    return MemoryLedger(tuple(lines), demand.block_bytes, blocks, demand.tables, demand.notes)
+    windows, most_sequences = 0, None
+    if demand.shares is not None:
+        if demand.window_bytes:
+            windows = demand.shares.window_blocks(blocks - NULL_BLOCKS, demand.block_size)
+        if demand.states is not None:
+            most_sequences = demand.states // demand.shares.states_per_sequence
+    return MemoryLedger(
+        tuple(lines),
+        demand.block_bytes,
+        blocks,
+        demand.tables,
+        demand.notes,
+        windows,
+        most_sequences,
+    )
 
 
 def _without_kv(demand: Demand, device_bytes: int, utilization: float) -> MemoryLedger:

@@ -14,6 +14,7 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.lora_slots import LoraSlots
+from llmsim.model.memory.pool_shares import PoolShares
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
     KvGroup,
@@ -85,6 +86,8 @@ class Demand(Struct, frozen=True, dict=True):
     """
     lora: LoraSlots | None = None
     """Slots of adapters; None: the engine takes none."""
+    shares: PoolShares | None = None
+    """SGLang's pools of windows and of states; None: vLLM's rules."""
 
     @property
     def windows_apart(self) -> "Demand":
@@ -139,7 +142,9 @@ class Demand(Struct, frozen=True, dict=True):
         )
         if self.model.compressed is not None:
             some = f"{self.model.name}: all layers see {self.model.window} tokens as they are"
-        if windows and self.apart:
+        if windows and self.shares is not None:
+            notes.append(self._note_of_shares(some, self.shares))
+        elif windows and self.apart:
             notes.append(
                 f"{some}; the most that they can hold at once is set aside, blocks hold the "
                 "other layers alone"
@@ -151,6 +156,12 @@ class Demand(Struct, frozen=True, dict=True):
             )
         if self.model.keeps_states_alone:
             notes.append(f"{self.model.name}: a block holds the states of one sequence")
+        elif self.model.linear is not None and self.shares is not None:
+            notes.append(
+                f"{self.model.name}: SGLang keeps {self.states} states of its linear-attention "
+                f"layers, {self.shares.states_per_sequence} for each running sequence; prefix hits "
+                "are counted as if the state of every page were kept"
+            )
         elif self.model.linear is not None:
             notes.append(
                 f"{self.model.name}: the state of its linear-attention layers is set aside for "
@@ -164,6 +175,17 @@ class Demand(Struct, frozen=True, dict=True):
                 f"{self.block_size} on each of {self.layout.context_ranks} context-parallel ranks"
             )
         return tuple(notes)
+
+    def _note_of_shares(self, some: str, shares: PoolShares) -> str:
+        """`some` says which layers have a window."""
+        if shares.window_tokens is not None:
+            return f"{some}, in a pool of {shares.window_tokens} tokens that SGLang sets aside"
+        if shares.window_ratio == 1:
+            return f"{some}, but their KV is kept for whole sequences, as SGLang does"
+        return (
+            f"{some}, in a pool of SGLang's that has {shares.window_ratio:g} tokens for each one "
+            "of the other layers'"
+        )
 
     def _note_of(self, tables: KvTables) -> str:
         states = tables.windows.count(KEEPS_STATE)
@@ -191,7 +213,9 @@ class Demand(Struct, frozen=True, dict=True):
             return state_bytes_per_sequence(self.model, self.layout, self.dtypes)
         groups = kv_groups(self.model, self.layout, self.dtypes)
         drafts = self.draft.kv_bytes_per_token if self.draft is not None else 0
-        if self.apart:
+        if self.shares is not None:
+            per_token = self.shares.block_tokens_bytes(groups)
+        elif self.apart:
             per_token = sum(group.bytes_per_token for group in groups if group.kind != "sliding")
         else:
             per_token = kv_bytes_per_token(self.model, self.layout, self.dtypes)
@@ -234,7 +258,8 @@ class Demand(Struct, frozen=True, dict=True):
                 )
             )
         state = state_bytes_per_sequence(self.model, self.layout, self.dtypes)
-        if state and self.tables is None and not self.model.keeps_states_alone:
+        alone = self.model.keeps_states_alone
+        if state and self.tables is None and self.shares is None and not alone:
             lines.append((f"linear-attention state, {seqs} sequences x {state} B", seqs * state))
         if self.apart:
             window = self.model.window
@@ -251,7 +276,44 @@ class Demand(Struct, frozen=True, dict=True):
             lines.insert(1, ("padding of MXFP4 experts", padding))
         if self._ranks > 1:
             lines.append(self._collectives)
-        return tuple(lines)
+        return tuple([*lines, *self._pools(self.budget - sum(size for _, size in lines))])
+
+    def _pools(self, room: int) -> list[tuple[str, int]]:
+        """SGLang's pools whose size does not follow from that of the KV blocks, within `room`."""
+        if self.shares is None:
+            return []
+        lines = []
+        groups = kv_groups(self.model, self.layout, self.dtypes)
+        windows = self.shares.fixed_window_bytes(groups)
+        if windows:
+            lines.append((f"KV of layers that see {self.model.window} tokens", windows))
+        if self._wide_state_bytes:
+            slots = self.shares.state_slots(room, self._wide_state_bytes)
+            size = (slots + 1) * self._wide_state_bytes
+            lines.append(
+                (f"linear-attention state, {slots} x {self._wide_state_bytes} B and padding", size)
+            )
+        return lines
+
+    @cached_property
+    def _wide_state_bytes(self) -> int:
+        """Of one sequence's states in SGLang, whose matrices are fp32 unless the model says
+        otherwise; 0: the model has none, or they are its blocks.
+        """
+        linear = self.model.linear
+        if linear is None or self.model.keeps_states_alone:
+            return 0
+        wide = replace(self.model, linear=replace(linear, state_dtype=linear.state_dtype or "fp32"))
+        return state_bytes_per_sequence(wide, self.layout, self.dtypes)
+
+    @property
+    def states(self) -> int | None:
+        """States in SGLang's pool of them; None: it has no such pool."""
+        if self.shares is None or not self._wide_state_bytes:
+            return None
+        label = "linear-attention state"
+        size = sum(size for name, size in self.reserves if name.startswith(label))
+        return size // self._wide_state_bytes - 1
 
     @property
     def _collectives(self) -> tuple[str, int]:

@@ -282,6 +282,15 @@ void bind_host_cache(nb::module_& m) {
       .def_rw("storage", &HostCacheConfig::storage);
 }
 
+void bind_window_pool(nb::module_& m) {
+  nb::class_<WindowPoolConfig>(m, "WindowPoolConfig",
+                               "Pages of KV that layers with a window have for themselves.")
+      .def(nb::init<>())
+      .def_rw("window", &WindowPoolConfig::window,
+              "Tokens that such a layer sees before the one that attends; 0: there is no pool.")
+      .def_rw("pages", &WindowPoolConfig::pages);
+}
+
 void bind_sessions(nb::module_& m) {
   nb::class_<Sessions>(m, "Sessions",
                        "The session of each request, and its round, from the successors of calls.")
@@ -350,6 +359,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("encoder", &SchedulerConfig::encoder)
       .def_rw("lora", &SchedulerConfig::lora)
       .def_rw("host_cache", &SchedulerConfig::host_cache)
+      .def_rw("window_pool", &SchedulerConfig::window_pool)
       .def_rw("offloading", &SchedulerConfig::offloading)
       .def_rw("load_failures", &SchedulerConfig::load_failures)
       .def_rw("kv", &SchedulerConfig::kv)
@@ -391,6 +401,7 @@ void bind_configs(nb::module_& m) {
   bind_lora_slots(m);
   bind_load_failures(m);
   bind_host_cache(m);
+  bind_window_pool(m);
   bind_sessions(m);
   bind_scheduler_config(m);
   bind_known_schedulers(m);

@@ -21,6 +21,7 @@
 #include "scheduler/ranking/ranking.h"
 #include "scheduler/speculation.h"
 #include "scheduler/version_rules.h"
+#include "scheduler/window_pool_config.h"
 
 namespace llmsim {
 
@@ -75,6 +76,7 @@ struct SchedulerConfig {
   EncoderConfig encoder;
   LoraSlotsConfig lora;
   HostCacheConfig host_cache;
+  WindowPoolConfig window_pool;
   OffloadingConfig offloading;  // with copies to and from host memory
   LoadFailuresConfig load_failures;
   StepLimitsConfig limits;

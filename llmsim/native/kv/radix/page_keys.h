@@ -70,6 +70,7 @@ class PageKeys {
   std::int32_t whole_pages(std::int32_t tokens) const {
     return std::max(0, tokens - lookahead_) / page_;
   }
+  std::int32_t lookahead() const { return lookahead_; }
   std::int32_t unit() const { return unit_; }
   // The key of the first `tokens` tokens of a request, or 0 where no key covers them; whole units.
   Key prefix(RequestId request, std::int32_t tokens) const {

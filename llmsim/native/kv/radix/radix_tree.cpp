@@ -91,6 +91,7 @@ RadixTree::NodeId RadixTree::split(NodeId id, std::int32_t length) {
   by_first_[key_at(head, head.first)] = above;
   by_first_[key_at(rest, rest.first)] = id;
   rest.used = tick();
+  split_window(above, id);
   enter(id);
   note_duplicate(above);
   return above;
@@ -122,7 +123,7 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
   if (pages <= 0) return {kRoot, 0};
   const PageKeys::Of keys = keys_.of(request);
   Match found{kRoot, 0};
-  std::int32_t reached = 0;
+  std::int32_t reached = 0, of_window = window_pages_;  // in a row, up to there
   while (reached < pages) {
     NodeId next = child(keys, reached);
     if (next == kRoot) break;
@@ -130,14 +131,18 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
     const bool whole = equal == nodes_[at(next)].length;
     if (!whole) next = split(next, equal);
     reached += equal;
-    found.last = next;
-    if (nodes_[at(next)].on_device) {
+    of_window = nodes_[at(next)].has_window ? of_window + equal : 0;
+    const bool behind_a_window = !keeps_windows() || of_window >= window_pages_;
+    if (behind_a_window) found.last = next;
+    if (behind_a_window && nodes_[at(next)].on_device) {
       found.node = next;
       found.pages = reached;
     }
     if (!whole) break;
   }
-  found.host_pages = reached - found.pages;
+  found.held_pages = reached;
+  if (!keeps_windows()) found.host_pages = reached - found.pages;
+  use_windows(found.node);
   double when = tick();
   for (NodeId node = found.last; node != kRoot; node = nodes_[at(node)].parent) {
     use(node, when);
@@ -152,37 +157,41 @@ void RadixTree::note_hit(NodeId node) {
   if (hits_ != nullptr) hits_->hit(node);
 }
 
-RadixTree::Match RadixTree::insert(RequestId request, std::int32_t pages, std::int32_t own,
-                                   std::int32_t& copies, std::int32_t inserted) {
+RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
   tick();  // the root
-  copies = 0;
+  Taken taken{.end = {kRoot, 0}};
   const PageKeys::Of keys = keys_.of(request);
-  Match found{kRoot, 0};
-  while (found.pages < pages) {
+  Match& found = taken.end;
+  while (found.pages < given.pages) {
     NodeId next = child(keys, found.pages);
     if (next == kRoot) break;
     use(next, tick());
-    const std::int32_t equal = common(nodes_[at(next)], keys, pages);
+    const std::int32_t equal = common(nodes_[at(next)], keys, given.pages);
     if (equal < nodes_[at(next)].length) next = split(next, equal);
     const std::int32_t end = found.pages + equal;
     if (nodes_[at(next)].on_device) {
-      copies += std::max(0, end - std::max(own, found.pages));
+      taken.copies += std::max(0, end - std::max(given.own, found.pages));
+      if (keeps_windows()) take_windows(next, found.pages, given, taken);
     } else {
       return_to_device(next);
       note_duplicate(next);
     }
-    if (end > inserted) note_hit(next);
+    if (end > given.inserted) note_hit(next);
     found = {next, end};
   }
-  if (found.pages == pages) return found;
-  const NodeId id = grow(found.node, request, found.pages, pages);
-  const Node& node = nodes_[at(id)];
-  ++nodes_[at(found.node)].device_children;
-  evictable_ += node.length;
-  held_ += node.length;
-  enter(id);
-  if (pages > inserted) note_hit(id);
-  return {id, found.pages};
+  if (found.pages < given.pages) {
+    const NodeId id = grow(found.node, request, found.pages, given.pages);
+    const Node& node = nodes_[at(id)];
+    ++nodes_[at(found.node)].device_children;
+    evictable_ += node.length;
+    held_ += node.length;
+    enter(id);
+    if (given.pages > given.inserted) note_hit(id);
+    found.node = id;
+    if (keeps_windows()) begin_windows(id, given);
+  }
+  use_windows(found.node);
+  return taken;
 }
 
 std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) const {
@@ -214,15 +223,18 @@ std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) c
   return order;
 }
 
-void RadixTree::lock(NodeId node) {
+RadixTree::WindowTop RadixTree::lock(NodeId node) {
+  const WindowTop top = lock_windows(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
     Node& n = nodes_[at(node)];
     if (n.locks++ == 0 && n.on_device) evictable_ -= n.length;
   }
+  return top;
 }
 
-void RadixTree::unlock(NodeId node) {
+void RadixTree::unlock(NodeId node, WindowTop top) {
+  unlock_windows(node, top);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;
@@ -231,17 +243,19 @@ void RadixTree::unlock(NodeId node) {
   }
 }
 
-std::int32_t RadixTree::evict() {
+RadixTree::Freed RadixTree::evict() {
   const NodeId id = device_victim();
-  if (id == kRoot) return 0;
-  const std::int32_t pages = nodes_[at(id)].length;
+  if (id == kRoot) return {};
+  const Node& node = nodes_[at(id)];
+  const Freed freed{node.length, node.has_window ? node.length : 0};
   remove(id);
-  return pages;
+  return freed;
 }
 
 void RadixTree::remove(NodeId id) {
   leave(id);
   forget_duplicate(id);
+  drop_window(id);
   Node& node = nodes_[at(id)];
   by_first_.erase(key_at(node, node.first));
   if (log_ != nullptr)
@@ -260,7 +274,7 @@ void RadixTree::remove(NodeId id) {
 }
 
 bool RadixTree::consistent() const {
-  std::int64_t evictable = 0, held = 0, host = 0;
+  std::int64_t evictable = 0, held = 0, host = 0, window_evictable = 0, window_held = 0;
   std::size_t leaves = 0, host_leaves = 0;
   for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
     const Node& node = nodes_[at(id)];
@@ -269,6 +283,9 @@ bool RadixTree::consistent() const {
     if (node.on_device) held += node.length;
     if (node.on_host) host += node.length;
     if (node.on_device && node.locks == 0) evictable += node.length;
+    if (node.has_window) window_held += node.length;
+    if (node.has_window && node.window_locks == 0) window_evictable += node.length;
+    if (node.window_locks > node.locks) return false;
     if (node.parent != kRoot && node.locks > parent.locks) return false;
     if (node.parent != kRoot && node.on_device && !parent.on_device) return false;
     if (!node.on_device && !node.on_host) return false;
@@ -276,6 +293,7 @@ bool RadixTree::consistent() const {
     host_leaves += host_leaf(id);
   }
   return evictable == evictable_ && held == held_ && host == host_held_ &&
+         window_evictable == window_evictable_ && window_held == window_held_ &&
          leaves == leaves_.size() && host_leaves == host_leaves_.size();
 }
 

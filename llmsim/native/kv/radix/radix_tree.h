@@ -19,20 +19,42 @@ namespace llmsim {
 // Holds pages of computed KV by their content. A node is a run of pages behind its parent's; a
 // locked node and those above it stay. Slots have no identity here: the owner of the tree counts
 // the free ones. A node's pages are on the device, in host memory, or in both (`HostPages`); those
-// above a node on the device are there, too.
+// above a node on the device are there, too. Layers with a window may keep their part of a node
+// for a shorter time than the other layers (`keep_windows`).
 class RadixTree {
  public:
   using NodeId = std::int32_t;
   static constexpr NodeId kRoot = 0;
 
   // The last node on the device and its pages; and the last node anywhere, with the pages between
-  // the two, which are in host memory alone.
+  // the two, which are in host memory alone. With windows, the last node whose prefix ends with
+  // one, and how many pages the other layers hold.
   struct Match {
     NodeId node;
     std::int32_t pages;
     NodeId last = kRoot;
     std::int32_t host_pages = 0;
+    std::int32_t held_pages = 0;
   };
+  // What a request hands to the tree: its first `pages` pages. The tree has `own` of them from it
+  // already, `inserted` of them count as no hits, and of `window_from` of them layers with a window
+  // have given up their part.
+  struct Handover {
+    std::int32_t pages, own = 0, inserted = 0, window_from = 0;
+  };
+  // The last node of them, and how many pages were there before. Those of them that are not `own`
+  // are copies, for which nobody has a use; so are the parts of layers with a window, unless the
+  // tree lacked them.
+  struct Taken {
+    Match end;
+    std::int32_t copies = 0, window_copies = 0;
+  };
+  // Pages that are free again, and those of layers with a window.
+  struct Freed {
+    std::int32_t pages = 0, window_pages = 0;
+  };
+  // The name of the uppermost node whose window a lock holds; 0: it holds all up to the root.
+  using WindowTop = std::int64_t;
   // Hears that another request has inserted a node's pages, or begun with them.
   class Hits {
    public:
@@ -52,16 +74,26 @@ class RadixTree {
   // The longest cached prefix among a request's first `pages` pages, which counts as used. A node
   // is split where the match ends.
   Match match(RequestId request, std::int32_t pages);
-  // Takes over a request's first `pages` pages; the match is their last node, with how many of
-  // them were there before. Pages from `own` on that were there before are the request's copies,
-  // for which nobody has a use: their number is returned in `copies`. Pages that were in host
-  // memory alone become the request's. Its first `inserted` pages count as no hits.
-  Match insert(RequestId request, std::int32_t pages, std::int32_t own, std::int32_t& copies,
-               std::int32_t inserted = 0);
-  void lock(NodeId node);
-  void unlock(NodeId node);
-  // Removes the least recently used leaf; returns its pages, 0 where every leaf is locked.
-  std::int32_t evict();
+  // Takes over pages of a request. Those that were in host memory alone become the request's.
+  Taken insert(RequestId request, const Handover& given);
+  // A lock holds a node and all above it, and of windows the one that ends with the node.
+  WindowTop lock(NodeId node);
+  void unlock(NodeId node, WindowTop top);
+  // Removes the least recently used leaf; nothing is free where every leaf is locked.
+  Freed evict();
+
+  // ---- Layers with a window (radix_tree_windows.cpp).
+
+  // Before anything is inserted: who begins behind a cached prefix needs its last `pages` pages of
+  // such layers.
+  void keep_windows(std::int32_t pages) { window_pages_ = pages; }
+  bool keeps_windows() const { return window_pages_ > 0; }
+  // The least recently used part of such layers that nobody has locked goes: with its node where
+  // that is a leaf that nobody has locked, else alone.
+  Freed evict_window();
+  // Pages of such layers that nobody has locked; and all.
+  std::int64_t window_evictable() const { return window_evictable_; }
+  std::int64_t window_held() const { return window_held_; }
 
   // ---- Host memory (radix_tree_host.cpp).
 
@@ -139,6 +171,10 @@ class RadixTree {
     std::int32_t host_locks = 0, hits = 0;
     std::int64_t pin_top = 0, duplicate = 0;  // names; 0: none
     NodeId writing = kRoot, loading = kRoot;
+    bool has_window = false;
+    std::int32_t window_locks = 0;
+    WindowTop window_top = 0;             // name; 0: none
+    NodeId newer = kRoot, older = kRoot;  // of those with a window, by when that was used
   };
 
   Key key_at(const Node& node, std::int32_t page) const;
@@ -166,6 +202,17 @@ class RadixTree {
     (n.on_device ? leaves_ : host_leaves_).erase({n.used, node});
   }
   void note_hit(NodeId node);
+  // The windows of nodes.
+  WindowTop lock_windows(NodeId node);
+  void unlock_windows(NodeId node, WindowTop top);
+  void use_windows(NodeId node);
+  void add_window(NodeId node);
+  void drop_window(NodeId node);
+  void split_window(NodeId above, NodeId rest);
+  void take_windows(NodeId node, std::int32_t start, const Handover& given, Taken& taken);
+  void begin_windows(NodeId leaf, const Handover& given);
+  void list_window(NodeId node, NodeId newer);
+  void unlist_window(NodeId node);
   static std::size_t at(NodeId node) { return static_cast<std::size_t>(node); }
 
   const PageKeys& keys_;
@@ -177,6 +224,10 @@ class RadixTree {
   std::int64_t evictable_ = 0, held_ = 0, host_held_ = 0;
   double clock_ = 1;
   std::int64_t branches_ = 0, pin_tops_ = 0, duplicates_noted_ = 0;
+  std::int32_t window_pages_ = 0;  // 0: no layer has a window
+  std::int64_t window_evictable_ = 0, window_held_ = 0;
+  WindowTop window_tops_ = 0;
+  NodeId newest_window_ = kRoot, oldest_window_ = kRoot;
   KeyLog* log_ = nullptr;
   Hits* hits_ = nullptr;
 };

@@ -22,7 +22,7 @@ from llmsim.scheduling.conformance.cases import (
 from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage
 from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
-from llmsim.scheduling.conformance.sglang.ours import acceptance
+from llmsim.scheduling.conformance.sglang.ours import acceptance, window_tokens
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
 _FIRST_OUTPUT = 1_000_000_000
@@ -78,6 +78,8 @@ def server_arguments(config: Case, model: str) -> list[str]:
     flags = [*host_copies.arguments(config), *host_storage.arguments(config)]
     flags += ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
     flags += [*roles.arguments(config), *dp_ranks.arguments(config)]
+    if config.get("sliding_window", 0) > 0:
+        arguments["--swa-full-tokens-ratio"] = config["swa_full_tokens_ratio"]
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
         arguments["--" + name.replace("_", "-")] = config[name]
@@ -105,7 +107,9 @@ def their_steps(case: Case) -> Iterator[Case]:
         if case["config"].get("hicache_storage_backend") is not None:
             copies.storage = host_storage.use_stand_in(case["config"])
     with tempfile.TemporaryDirectory() as folder:
-        model = write_model(Path(folder), case["config"]["context_length"])
+        config = case["config"]
+        window = config.get("sliding_window", 0)
+        model = write_model(Path(folder), config["context_length"], window)
         together = dp_ranks.meeting_point(case)
         arguments = prepare_server_args([*server_arguments(case["config"], model), *together])
         ports = PortArgs.init_new(arguments, *dp_ranks.ports(case))
@@ -138,6 +142,9 @@ def _check(scheduler: Any, config: Case) -> None:
         "disable_overlap_schedule": not scheduler.enable_overlap,
     }
     wanted = {name: config[name] for name in found}
+    if config.get("sliding_window", 0) > 0:
+        found["windows"] = (scheduler.swa_tokens_per_layer, scheduler.tree_cache.swa_retain_window)
+        wanted["windows"] = (window_tokens(config), config["sliding_window"])
     assert found == wanted, f"SGLang runs with {found} instead of {wanted}"
 
 
@@ -487,9 +494,14 @@ class Loop:
         return request.finished() and type(request.finished_reason).__name__ != "FINISH_ABORT"
 
     def _free(self) -> int:
+        """Pages; where layers with a window have some of their own, those of the others."""
         scheduler = self._scheduler
-        tokens = scheduler.token_to_kv_pool_allocator.available_size()
-        return int((tokens + scheduler.tree_cache.evictable_size()) // scheduler.page_size)
+        allocator, cache = scheduler.token_to_kv_pool_allocator, scheduler.tree_cache
+        if scheduler.is_hybrid_swa:
+            tokens = allocator.full_available_size() + cache.full_evictable_size()
+        else:
+            tokens = allocator.available_size() + cache.evictable_size()
+        return int(tokens // scheduler.page_size)
 
 
 class PipelineLoop(Loop):

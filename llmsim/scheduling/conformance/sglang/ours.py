@@ -33,6 +33,8 @@ STORAGE_PS = 300 * PS_PER_US + 1
 """Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
 """
 STORAGE_PAGE_BYTES = 1000
+SLIDE_INTERVAL = 128
+"""Tokens that a window of decodes leaves until SGLang frees them (SGLANG_SWA_EVICTION_INTERVAL)."""
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -94,8 +96,8 @@ def our_steps(case: Case) -> list[Case]:
 
 
 class OurRun(Struct, frozen=True):
-    """Our steps of a case, up to where SGLang ends for lack of memory, and its servers as cases of
-    their own: each with the times that the others' steps give it.
+    """Our steps of a case, up to where nobody runs what is left, and its servers as cases of their
+    own: each with the times that the others' steps give it.
     """
 
     steps: list[Case]
@@ -103,11 +105,9 @@ class OurRun(Struct, frozen=True):
 
 
 def our_run(case: Case) -> OurRun:
-    """Runs a case; raises what the loop says where nobody runs what is left."""
+    """Runs a case; where nobody runs what is left, the last step says so."""
     sides = _sides(case)
     ran = run_simulation(case, _simulation(case, sides), [index for index, _ in sides])
-    if ran.stalled is not None and not isinstance(ran.stalled, _native.OutOfKvMemory):
-        raise ran.stalled
     steps = [step for group in ran.groups for step in group]
     if ran.stalled is not None:
         ended = [step for step in steps if step["end_ps"] >= 0]
@@ -159,6 +159,8 @@ def _group(case: Case, index: int) -> "_native.GroupSpec":
     def make(spec: Any, scheduler: Any, program: Any) -> "_native.GroupSpec":
         scheduler.scheduler = "sglang"
         scheduler.output_length_known = not config["ends_with_stop_token"]
+        if config.get("sliding_window", 0) > 0:
+            scheduler.window_pool = _window_pool(config)
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
@@ -175,6 +177,7 @@ def _parameters(config: Case) -> dict[str, int]:
     return {
         "new_tokens": config["clip_max_new_tokens"],
         "max_prefill_tokens": config["max_prefill_tokens"],
+        "overlap": int(not config["disable_overlap_schedule"]),
         "mixed_chunk": int(config["enable_mixed_chunk"] and config["chunked_prefill_size"] > 0),
         "policy": SGLANG_POLICIES.index(config["schedule_policy"]),
         "priorities": int(config["enable_priority_scheduling"]),
@@ -188,6 +191,30 @@ def _parameters(config: Case) -> dict[str, int]:
         "conservativeness": 300 if config.get("dp_size", 1) > 1 else 1000,
         "recv_interval": config.get("scheduler_recv_interval", 1),
     }
+
+
+def _window_pool(config: Case) -> "_native.WindowPoolConfig":
+    """The pool that SGLang makes for layers with a window beside `max_total_tokens`."""
+    native = _native.WindowPoolConfig()
+    native.window = config["sliding_window"]
+    tokens = window_tokens(config)
+    native.pages = tokens // config["page_size"]
+    return native
+
+
+def window_tokens(config: Case) -> int:
+    """Tokens of the pool (SGLang 0.5.23: `HybridSWAPoolConfigurator`, and without a radix cache
+    `SWARequestCapPoolConfigurator`).
+    """
+    page: int = config["page_size"]
+    most: int = config["max_total_tokens"]
+    chunk: int = config["chunked_prefill_size"]
+    if not config["disable_radix_cache"] or chunk <= 0:
+        return int(most * config["swa_full_tokens_ratio"]) // page * page
+    kept = config["sliding_window"] + SLIDE_INTERVAL + page
+    in_flight = 1 if config["disable_overlap_schedule"] else 2
+    cap: int = (kept + page) * config["max_running_requests"] + in_flight * chunk + page
+    return min(-(-cap // page) * page, most)
 
 
 def _host_cache(config: Case) -> "_native.HostCacheConfig":

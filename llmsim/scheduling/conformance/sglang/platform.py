@@ -27,6 +27,10 @@ MODEL = {
 """Of a model whose KV takes next to no memory; the vocabulary has an id for every token."""
 
 
+WINDOWS = {"num_hidden_layers": 2, "is_hybrid_swa": True, "hybrid_layer_pattern": [1, 0]}
+"""What SGLang asks of a model's configuration for a pool of windows (`get_hybrid_layer_ids`)."""
+
+
 class _Anything(type):
     """Every attribute of such a class is its own name."""
 
@@ -86,8 +90,13 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler  # noqa: F401  # once, for all processes that follow
 
 
-def write_model(folder: Path, max_model_len: int) -> str:
-    """A folder that SGLang takes for a model of that context length."""
-    text = json.dumps(MODEL | {"max_position_embeddings": max_model_len})
+def write_model(folder: Path, max_model_len: int, window: int) -> str:
+    """A folder that SGLang takes for a model of that context length; with a window, for one of
+    which every other layer sees so many tokens before the one that attends.
+    """
+    model = MODEL | {"max_position_embeddings": max_model_len}
+    if window > 0:
+        model |= WINDOWS | {"sliding_window": window}
+    text = json.dumps(model)
     (folder / "config.json").write_text(text, encoding="utf-8")
     return str(folder)

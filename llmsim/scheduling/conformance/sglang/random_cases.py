@@ -14,7 +14,12 @@ from llmsim.config.engine.options import (
 )
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
-from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR
+from llmsim.scheduling.conformance.sglang.ours import (
+    HANDED_OVER,
+    PAIR,
+    SLIDE_INTERVAL,
+    window_tokens,
+)
 
 _DRAWN_POLICIES = SGLANG_POLICIES[:4]
 """The others take the place of these in some cases."""
@@ -76,6 +81,7 @@ def random_case(seed: int, requests: int) -> Case:
     config["max_running_requests"] = min(
         max(config["max_running_requests"], least_running), most_running
     )
+    _windows(np.random.default_rng([seed, 73]), config)
     return case
 
 
@@ -185,6 +191,29 @@ def _ranks(rng: np.random.Generator, config: Case) -> None:
     if rng.random() < 1 / 2 or any(name in config for name in apart):
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
+
+
+def _windows(rng: np.random.Generator, config: Case) -> None:
+    """Gives a third of the cases that can have them layers with a window, and a pool for those that
+    holds two of them, what one request writes until its window slides, and prompts that come whole.
+    """
+    apart = ("enable_hierarchical_cache", "disaggregation_mode")
+    if rng.random() < 2 / 3 or any(name in config for name in apart):
+        return
+    if "speculative_algorithm" in config and config["disable_radix_cache"]:
+        return
+    page = config["page_size"]
+    cut = config["chunked_prefill_size"] > 0
+    ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
+    windowed = config | {"swa_full_tokens_ratio": ratio, "sliding_window": 1}
+    width = config.get("speculative_num_draft_tokens", 1)
+    room = window_tokens(windowed) - SLIDE_INTERVAL - 6 * page - 4 * width
+    if not cut:
+        room -= config["context_length"]
+    if room < 2:
+        return
+    window = min(int(rng.choice([1, 16, 127, 128, 500])), room // 2)
+    config |= windowed | {"sliding_window": window}
 
 
 def _receiving(rng: np.random.Generator, config: Case) -> None:

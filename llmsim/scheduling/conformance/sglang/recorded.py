@@ -61,6 +61,8 @@ class _Config(msgspec.Struct):
     dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
     scheduler_recv_interval: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     enable_hierarchical_cache: bool = False
+    sliding_window: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    swa_full_tokens_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.8
     hicache_ratio: Annotated[float, Meta(gt=0, le=1 << 10)] = 2.0
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = (
         "write_through"

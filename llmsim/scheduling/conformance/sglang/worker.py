@@ -16,7 +16,7 @@ from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.seeds import work, write_recording
 from llmsim.scheduling.conformance.sglang.compare import failure_of, first_difference
 from llmsim.scheduling.conformance.sglang.live import installed_version, their_steps
-from llmsim.scheduling.conformance.sglang.loops.dp_ranks import with_ranks
+from llmsim.scheduling.conformance.sglang.loops import dp_ranks
 from llmsim.scheduling.conformance.sglang.ours import our_run
 from llmsim.scheduling.conformance.sglang.platform import prepare
 from llmsim.scheduling.conformance.sglang.random_cases import random_case
@@ -67,16 +67,21 @@ def recorded_steps(servers: Sequence[Case]) -> list[Case]:
 
 def _server_steps(case: Case) -> list[Case]:
     """The steps of a server, those of its first rank first."""
-    started = [_start(rank) for rank in with_ranks(case)]
+    ranks = dp_ranks.with_ranks(case)
+    started = [_start(rank, [one for one in ranks if one is not rank]) for rank in ranks]
+    dp_ranks.close(ranks)
     return [step for child, read in started for step in _steps_of(child, read)]
 
 
-def _start(case: Case) -> tuple[int, int]:
-    """A process with SGLang's scheduler, of which one can start only one, and where it writes."""
+def _start(case: Case, others: Sequence[Case]) -> tuple[int, int]:
+    """A process with SGLang's scheduler, of which one can start only one, and where it writes;
+    the others are the server's other ranks.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
+        dp_ranks.close(others)
         os._exit(_write_steps(case, write))
     os.close(write)
     return child, read

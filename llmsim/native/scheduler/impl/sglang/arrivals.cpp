@@ -36,7 +36,7 @@ void Sglang::bring_first_tokens(Batch& batch) {
     SglangHeld& held = held_[at(request)];
     Sequence& s = sequences_[request];
     const bool first = s.emitted() == 0;
-    memory_.checkpoint(request, held, held.end);
+    memory_.checkpoint(request, held, held.end, SglangMemory::Then::kGoesOn);
     if (!first) continue;
     s.status = static_cast<std::uint8_t>(Status::kRunning);
     batch.items.push_back({request, 0, s.prompt_tokens, s.epoch, 0, /*emits=*/true});

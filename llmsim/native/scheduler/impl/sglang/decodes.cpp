@@ -73,7 +73,8 @@ void Sglang::retract() {
     retracted.push_back(request);
   } while (!decodes_fit(kept));
   if (kept.size() == 1 && !decodes_fit(kept)) {
-    if (!staged() && !takeover_ && memory_.host() == nullptr && cut_ < 0)
+    const bool holds_all = !staged() && !takeover_ && memory_.host() == nullptr && cut_ < 0;
+    if (holds_all && !memory_.windowed())
       throw std::runtime_error("the KV cache does not hold request " + std::to_string(kept[0]) +
                                " alone");
     give_up(kept[0], 0);
@@ -111,6 +112,15 @@ void Sglang::give_up(RequestId request, std::int64_t left) {
   preempted_.push_back(request);
 }
 
+// What their windows have left; the prompt of one that has not decoded yet may still be running.
+void Sglang::slide_windows_of_decodes() {
+  if (!memory_.windowed()) return;
+  for (const RequestId request : running()) {
+    SglangHeld& held = held_[at(request)];
+    if (held.decodes++ > 0) memory_.slide_window(held, known(request) - 1, kSlideInterval);
+  }
+}
+
 void Sglang::make_room_for_decodes() {
   const std::int64_t page = memory_.page_size(), pages = std::ssize(running()) * page;
   if (!drafts_.on()) {
@@ -126,6 +136,7 @@ void Sglang::make_room_for_decodes() {
 }
 
 void Sglang::form_decodes(Batch& batch, Decode kind) {
+  slide_windows_of_decodes();
   make_room_for_decodes();
   for (const RequestId request : running()) {
     SglangHeld& held = held_[at(request)];

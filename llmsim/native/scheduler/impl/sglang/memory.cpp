@@ -2,42 +2,76 @@
 
 namespace llmsim {
 
-// The node that ends with the prompt is a node of its own, so that the answer can go without it.
-void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to) {
+// Without windows the node that ends with the prompt is a node of its own, so that the answer can
+// go without it. Where others had computed more of the prompt than was found, for their windows
+// were gone, the tree takes the prompt up to there, with the window of this request.
+void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then) {
   if (!caching_) return;
   const auto page = static_cast<std::int32_t>(page_);
-  const std::int32_t pages = keys_.whole_pages(up_to);
-  std::int32_t copies = 0, none = 0;
-  const RadixTree::Match end =
-      tree_.insert(request, pages, held.kept / page, copies, held.inserted / page);
-  free_ += copies;
+  const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
+  const bool branches = held.branch > held.kept && held.branch <= named;
+  const std::int32_t tokens = branches ? held.branch + keys_.lookahead() : up_to;
+  if (then == Then::kGoesOn) slide_window(held, tokens - keys_.lookahead() - 1, 1);
+  const std::int32_t pages = keys_.whole_pages(tokens);
+  const RadixTree::Taken taken = tree_.insert(request, {.pages = pages,
+                                                        .own = held.kept / page,
+                                                        .inserted = held.inserted / page,
+                                                        .window_from = held.behind_window / page});
+  take_back({taken.copies, taken.window_copies});
   held.inserted = std::max(held.inserted, pages * page);
   const std::int32_t prompt = keys_.whole_pages(sequences_[request].prompt_tokens);
-  if (prompt > 0 && prompt < pages) tree_.insert(request, prompt, prompt, none, prompt);
-  tree_.unlock(held.locked);
-  tree_.lock(end.node);
-  held.locked = end.node;
+  if (!windowed() && prompt > 0 && prompt < pages)
+    tree_.insert(request, {.pages = prompt, .own = prompt, .inserted = prompt});
+  lock(held, taken.end.node);
   held.kept = pages * page;
+  if (!branches) return;
+  held.branch = 0;
+  if (then == Then::kGoesOn) slide_window(held, named - 1, 1);
+}
+
+// Up to the end of the last whole page before it, a prefix in the tree ends with a whole window
+// (mem_cache/common.py: free_swa_out_of_window_slots).
+void SglangMemory::slide_window(SglangHeld& held, std::int64_t computed, std::int64_t interval) {
+  if (!windowed() || computed - window_ < held.behind_window + interval) return;
+  const std::int64_t first = std::max(held.behind_window, held.kept);
+  const std::int64_t window = caching_ ? ceil(std::max(window_, page_)) : window_;
+  const std::int64_t end = std::max(first, computed - window) / page_ * page_;
+  window_free_ += (end - first) / page_;
+  held.behind_window = static_cast<std::int32_t>(end);
 }
 
 bool SglangMemory::load_back(SglangHeld& held) {
-  tree_.lock(held.last);
+  const RadixTree::WindowTop top = tree_.lock(held.last);
   const RadixTree::HostPin pin = host_->pin(held.last);
   const std::int32_t pages = host_->load_back(held.last);
   free_ -= pages;
-  tree_.unlock(held.last);
+  tree_.unlock(held.last, top);
   host_->unpin(pin);
   return pages > 0;
 }
 
 void SglangMemory::release(SglangHeld& held) {
-  free_ += (held.paged - held.kept) / page_;
-  tree_.unlock(held.locked);
-  held.locked = RadixTree::kRoot;
+  free_ += own_pages(held);
+  if (windowed()) window_free_ += own_window_pages(held);
+  unlock(held);
   held.row = false;
+  held.behind_window = held.branch = held.chunks = held.decodes = 0;
   held.slots = held.paged = held.kept = held.prefix = held.end = held.inserted = 0;
   held.committed = held.ahead = held.verifying = 0;
   ++rows_;
+}
+
+bool SglangMemory::consistent(std::span<const SglangHeld> all) const {
+  std::int64_t own = 0, own_windows = 0;
+  for (const SglangHeld& held : all) {
+    if (!held.row) continue;
+    own += own_pages(held);
+    own_windows += own_window_pages(held);
+  }
+  const bool windows =
+      !windowed() || window_free_ + tree_.window_held() + own_windows == window_pages_;
+  return tree_.consistent() && windows && free_ + tree_.held() + own == pages_ &&
+         (!host_ || host_->consistent());
 }
 
 }  // namespace llmsim

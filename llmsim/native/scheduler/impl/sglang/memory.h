@@ -1,14 +1,18 @@
 // The KV cache of SGLang as its scheduler counts it: free slots, the radix tree, and rows of the
-// table from requests to slots.
+// table from requests to slots. Layers with a window may have slots of their own
+// (mem_cache/allocator/swa.py): a request takes both, and gives those back that its window has
+// left.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "kv/radix/radix_tree.h"
 #include "request/sequence_table.h"
 #include "scheduler/impl/sglang/hicache/host_cache.h"
+#include "scheduler/window_pool_config.h"
 
 namespace llmsim {
 
@@ -37,7 +41,13 @@ struct SglangHeld {
   std::int64_t settled = 0;
   bool leaving = false;
   bool stranded = false;  // it was alone, and found no room beside what others hold without running
+  // With a pool for windows: leading tokens whose slots there are free again, or the tree's; and up
+  // to where others had computed its prompt when it was admitted, as far as its windows were gone
+  // (0: nobody had).
+  std::int32_t behind_window = 0, branch = 0;
+  std::int32_t chunks = 0, decodes = 0;  // steps that it has been in since it was admitted
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
+  RadixTree::WindowTop window_top = 0;  // of the lock
   // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
   RadixTree::NodeId last = RadixTree::kRoot;
   std::int32_t on_host = 0;
@@ -48,17 +58,22 @@ struct SglangHeld {
 class SglangMemory {
  public:
   SglangMemory(std::int32_t pages, std::int32_t page_size, std::int32_t rows, bool caching,
-               const SequenceTable& sequences, std::int32_t lookahead, const HostCacheConfig& host,
+               const SequenceTable& sequences, std::int32_t lookahead,
+               const WindowPoolConfig& windows, const HostCacheConfig& host,
                HostCacheCounters& counters)
       : page_(page_size),
         pages_(pages),
         free_(pages),
+        window_(windows.window),
+        window_pages_(windows.pages),
+        window_free_(windows.pages),
         rows_(rows),
         all_rows_(rows),
         caching_(caching),
         sequences_(sequences),
         keys_(page_size, sequences, lookahead),
         tree_(keys_) {
+    if (windows.on()) tree_.keep_windows((windows.window + page_size - 1) / page_size);
     if (!host.on()) return;
     const auto make_room = [this](std::int32_t pages) { return this->make_room(pages * page_); };
     host_ = std::make_unique<SglangHostCache>(host, page_size, tree_, make_room, counters);
@@ -71,6 +86,13 @@ class SglangMemory {
   std::int64_t available() const { return free_ * page_; }
   std::int64_t used_pages() const { return pages_ - free_ - tree_.evictable(); }
   std::int64_t evictable() const { return tree_.evictable() * page_; }
+  bool windowed() const { return window_ > 0; }
+  std::int64_t window() const { return window_; }
+  std::int64_t window_capacity() const { return window_pages_ * page_; }
+  std::int64_t window_available() const { return window_free_ * page_; }
+  std::int64_t window_evictable() const { return tree_.window_evictable() * page_; }
+  // More was taken than there is.
+  bool overdrawn() const { return free_ < 0 || window_free_ < 0; }
   std::int64_t rows() const { return rows_; }
   std::int64_t taken_rows() const { return all_rows_ - rows_; }
   std::int64_t ceil(std::int64_t tokens) const { return (tokens + page_ - 1) / page_ * page_; }
@@ -85,32 +107,52 @@ class SglangMemory {
   // `held.found`.
   std::int32_t match(RequestId request, std::int32_t tokens, SglangHeld& held) {
     held.found = held.last = RadixTree::kRoot;
-    held.on_host = 0;
+    held.on_host = held.branch = 0;
     if (!caching_) return 0;
     const RadixTree::Match match = tree_.match(request, keys_.whole_pages(tokens));
+    const auto page = static_cast<std::int32_t>(page_);
     held.found = match.node;
     held.last = match.last;
-    held.on_host = match.host_pages * static_cast<std::int32_t>(page_);
-    return match.pages * static_cast<std::int32_t>(page_);
+    held.on_host = match.host_pages * page;
+    if (windowed() && match.held_pages > match.pages) held.branch = match.held_pages * page;
+    return match.pages * page;
+  }
+  // A request holds a prefix in the tree, and no longer the one before.
+  void lock(SglangHeld& held, RadixTree::NodeId node) {
+    const RadixTree::WindowTop top = tree_.lock(node);
+    unlock(held);
+    held.locked = node;
+    held.window_top = top;
+  }
+  void unlock(SglangHeld& held) {
+    tree_.unlock(held.locked, held.window_top);
+    held.locked = RadixTree::kRoot;
+    held.window_top = 0;
   }
   // Brings what only the host holds of a request's prefix to the device; false where it is too
   // little, or finds no room.
   bool load_back(SglangHeld& held);
-  // Leaves of the tree leave the device until so many tokens are free, or none can.
+  // Leaves of the tree leave the device until so many tokens are free, or none can; then windows.
   bool make_room(std::int64_t tokens) {
     if (host_) host_->begin_walk();
     while (available() < tokens) {
-      const std::int32_t pages = host_ ? host_->evict() : tree_.evict();
-      if (pages == 0) return false;
-      free_ += pages;
+      const RadixTree::Freed freed = host_ ? RadixTree::Freed{host_->evict()} : tree_.evict();
+      if (freed.pages == 0) break;
+      take_back(freed);
     }
-    return true;
+    while (windowed() && window_available() < tokens) {
+      const RadixTree::Freed freed = tree_.evict_window();
+      if (freed.window_pages == 0) break;
+      take_back(freed);
+    }
+    return available() >= tokens && (!windowed() || window_available() >= tokens);
   }
   // The request's slots reach to `end`.
   void grow(SglangHeld& held, std::int32_t end) {
     if (end > held.paged) {
       const auto paged = static_cast<std::int32_t>(ceil(end));
       free_ -= (paged - held.paged) / page_;
+      if (windowed()) window_free_ -= (paged - held.paged) / page_;
       held.paged = paged;
     }
     held.slots = end;
@@ -125,17 +167,30 @@ class SglangMemory {
     held.slots = held.paged = held.kept;
     --rows_;
   }
-  // The tree takes over what the request has computed up to a token.
-  void checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to);
+  // The tree takes over what the request has computed up to a token. One that goes on gives back
+  // what its window has left.
+  enum class Then : std::uint8_t { kGoesOn, kEnds };
+  void checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then);
+  // So many tokens are computed: slots that the window has left are free, once they are `interval`.
+  void slide_window(SglangHeld& held, std::int64_t computed, std::int64_t interval);
   // The request gives everything back that is its own.
   void release(SglangHeld& held);
-  bool consistent(std::int64_t own_pages) const {
-    return tree_.consistent() && free_ + tree_.held() + own_pages == pages_ &&
-           (!host_ || host_->consistent());
-  }
+  bool consistent(std::span<const SglangHeld> all) const;
 
  private:
-  std::int64_t page_, pages_, free_, rows_, all_rows_;
+  void take_back(const RadixTree::Freed& freed) {
+    free_ += freed.pages;
+    if (windowed()) window_free_ += freed.window_pages;
+  }
+  // Pages that are the request's own, and those of layers with a window.
+  std::int64_t own_pages(const SglangHeld& held) const { return (held.paged - held.kept) / page_; }
+  std::int64_t own_window_pages(const SglangHeld& held) const {
+    return (held.paged - std::max(held.kept, held.behind_window)) / page_;
+  }
+
+  std::int64_t page_, pages_, free_;
+  std::int64_t window_, window_pages_, window_free_;
+  std::int64_t rows_ = 0, all_rows_ = 0;
   bool caching_;
   const SequenceTable& sequences_;
   PageKeys keys_;

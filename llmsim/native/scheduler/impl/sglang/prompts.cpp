@@ -38,7 +38,7 @@ double Sglang::promised_to(RequestId request) const {
 }
 
 bool Sglang::schedule_prompts(Ps now, Batch& batch) {
-  if (running().empty() || preempts_) full() = false;
+  if (running().empty() || preempts_ || memory_.windowed()) full() = false;
   if ((full() || waiting_.empty()) && cut_ < 0) return false;
   if (std::min(places(), memory_.rows()) <= 0 && cut_ < 0 && !preempts_) {
     full() = true;
@@ -65,6 +65,10 @@ bool Sglang::schedule_prompts(Ps now, Batch& batch) {
 void Sglang::go_on(PromptBudget& budget) {
   SglangHeld& held = held_[at(cut_)];
   std::int64_t most = std::min(budget.chunk(), static_cast<std::int64_t>(budget.left()));
+  if (memory_.windowed()) {
+    most = std::min(most, budget.window_left() - memory_.page_size());
+    if (most <= 0) return;
+  }
   if (most <= 0) most = budget.chunk();
   const std::int64_t left = known(cut_) - held.prefix;
   most = std::min(most, most_beside_shorter(left, budget.chunked() ? budget.chunk() : 0));
@@ -147,14 +151,17 @@ Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::in
   constexpr auto kFull = PromptBudget::State::kFull;
   const std::int64_t page = memory_.page_size(), left = known(request) - cached;
   const std::int64_t paged = memory_.ceil(left);
+  std::int64_t chunk = budget.chunk();
+  if (memory_.windowed()) chunk = budget.window_chunk(paged, answer_left(request));
+  if (chunk <= 0 && memory_.windowed()) return {};
   std::int64_t tokens = left;
   bool cut = false;
   if (!budget.chunked()) {
     if (!chosen_.empty() && paged >= budget.input()) tokens = 0;
-  } else if (paged > budget.chunk()) {
+  } else if (paged > chunk) {
     if (policy_ == Policy::kShortestPrefill && cut_ >= 0) return {0, false, kFull};
     cut = true;
-    tokens = (cached + budget.chunk() / page * page) / page * page - cached;
+    tokens = (cached + chunk / page * page) / page * page - cached;
   }
   return {static_cast<std::int32_t>(std::max<std::int64_t>(0, tokens)), cut, kFull};
 }
@@ -169,7 +176,7 @@ PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   const std::int64_t needed =
       known(request) - held.prefix + answer_left(request) + memory_.page_size();
   const RadixTree::NodeId found = held.found;
-  memory_.tree().lock(found);
+  const RadixTree::WindowTop top = memory_.tree().lock(found);
   Admission admission = select(request, held.prefix + held.on_host, needed, budget);
   RadixTree::NodeId locked = found;
   if (admission.tokens > 0 && held.on_host > 0) {
@@ -181,12 +188,11 @@ PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
     }
   }
   if (admission.tokens <= 0) {
-    memory_.tree().unlock(found);
+    memory_.tree().unlock(found, top);
     return admission.refused;
   }
-  memory_.tree().lock(locked);  // and stays so
-  memory_.tree().unlock(found);
-  held.locked = locked;
+  memory_.lock(held, locked);  // and stays so
+  memory_.tree().unlock(found, top);
   if (admission.cut) cut_ = request;
   return take(request, admission.tokens, admission.cut ? 0 : clipped(held.limit), budget);
 }
@@ -237,8 +243,11 @@ bool Sglang::fits_to_their_ends(RequestId request, const PromptBudget& budget) {
 PromptBudget::State Sglang::admit_unshared(RequestId request, PromptBudget& budget) {
   const std::int64_t left = known(request);
   const auto paged = static_cast<double>(memory_.ceil(left) + memory_.page_size());
-  if (paged > std::min(budget.left_now(), budget.left()) || !fits_to_their_ends(request, budget))
-    return PromptBudget::State::kNoMemory;
+  if (paged > std::min(budget.left_now(), budget.left())) return PromptBudget::State::kNoMemory;
+  const bool fits = memory_.windowed()
+                        ? budget.window_tokens(left, answer_left(request)) <= budget.window_left()
+                        : fits_to_their_ends(request, budget);
+  if (!fits) return PromptBudget::State::kNoMemory;
   if (left <= budget.chunk())
     return take(request, static_cast<std::int32_t>(left), clipped(held_[at(request)].limit),
                 budget);
@@ -258,6 +267,7 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   }
   const std::int64_t page = memory_.page_size();
   if (memory_.host() != nullptr) batch.load = memory_.host()->start_loads();
+  slide_windows_of_prompts();
   memory_.make_room(page == 1 ? tokens : tokens + std::ssize(chosen_) * page);
   for (const RequestId request : first) {
     Sequence& s = sequences_[request];
@@ -270,14 +280,27 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   for (const RequestId request : chosen_) {
     SglangHeld& held = held_[at(request)];
     memory_.grow(held, held.end);
+    ++held.chunks;
     held.committed = held.end;
     const bool emits = held.end == known(request);
     run({request, held.end - held.prefix, held.prefix, sequences_[request].epoch, 0, emits}, batch);
   }
-  if (memory_.available() < 0)
+  if (memory_.overdrawn())
     throw OutOfKvMemory("a prompt finds no room in the KV cache at " + std::to_string(now) + " ps");
   last().requests = chosen_;
   last().cut = cut_;
+}
+
+// Without a prefix cache, what the windows of prompts that go on have left; with two steps in
+// flight, the last chunk may still be running (schedule_batch.py: maybe_evict_swa).
+void Sglang::slide_windows_of_prompts() {
+  if (memory_.caching() || !memory_.windowed()) return;
+  for (const RequestId request : chosen_) {
+    SglangHeld& held = held_[at(request)];
+    if (held.chunks == 0 || (overlaps_ && held.chunks < 2)) continue;
+    const std::int64_t in_flight = overlaps_ && chunk_ != PromptBudget::kNoChunk ? chunk_ : 0;
+    memory_.slide_window(held, held.prefix - in_flight, 1);
+  }
 }
 
 // Decodes join the step where there is room for them; else they wait for the next one.

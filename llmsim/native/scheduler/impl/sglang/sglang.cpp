@@ -72,8 +72,8 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       log_(log),
       drafts_(config),
       memory_(config.kv.num_blocks - 1, config.kv.block_size, rows(config),
-              config.kv.prefix_caching, sequences, reads_ahead(config), config.host_cache,
-              counters_.host_cache),
+              config.kv.prefix_caching, sequences, reads_ahead(config), config.window_pool,
+              config.host_cache, counters_.host_cache),
       held_(sequences.size()),
       micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
       recv_interval_(value_of(kRecvInterval, config.parameters)),
@@ -81,6 +81,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
                  ? config.max_num_scheduled_tokens / config.kv.block_size * config.kv.block_size
                  : PromptBudget::kNoChunk),
       mixes_(value_of(kMixedChunk, config.parameters) != 0),
+      overlaps_(value_of(kOverlap, config.parameters) != 0),
       priorities_(value_of(kPriorities, config.parameters) != 0),
       low_first_(value_of(kLowFirst, config.parameters) != 0),
       preempts_(priorities_ && value_of(kPreemption, config.parameters) != 0),
@@ -213,12 +214,7 @@ Ps Sglang::idle_from() {
                                    : std::max(last_output_, memory_.host()->last_copy());
 }
 
-bool Sglang::pool_consistent() const {
-  std::int64_t own = 0;
-  for (const SglangHeld& held : held_)
-    if (held.row) own += (memory_.ceil(held.slots) - held.kept) / memory_.page_size();
-  return memory_.consistent(own);
-}
+bool Sglang::pool_consistent() const { return memory_.consistent(held_); }
 
 // After an idle time the first micro-batch is the next one.
 void Sglang::begin_turn() {
@@ -287,7 +283,8 @@ bool Sglang::drop_ended(std::vector<RequestId>& requests, RequestId also) {
 void Sglang::merge_last() {
   if (cut_ >= 0) {
     SglangHeld& held = held_[at(cut_)];
-    if (held.end > held.prefix) memory_.checkpoint(cut_, held, held.end);
+    if (held.end > held.prefix)
+      memory_.checkpoint(cut_, held, held.end, SglangMemory::Then::kGoesOn);
     held.prefix = held.end;
   }
   if (last().prompts) {
@@ -406,7 +403,7 @@ void Sglang::receive(const Item& item, bool decodes, std::vector<RequestId>& fin
     if (item.drafts == 0) ++held.committed;
     return;
   }
-  memory_.checkpoint(item.request, held, held.end);
+  memory_.checkpoint(item.request, held, held.end, SglangMemory::Then::kGoesOn);
   held.prefix = held.end;
   note_plain_outputs(item.request);
 }
@@ -450,13 +447,15 @@ void Sglang::receive_tokens(const Item& item) {
 void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
-  memory_.checkpoint(request, held, std::min(written, sequences_[request].num_tokens));
+  memory_.checkpoint(request, held, std::min(written, sequences_[request].num_tokens),
+                     SglangMemory::Then::kEnds);
   memory_.release(held);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }
 
 void Sglang::hand_over(RequestId request, std::vector<RequestId>& finished) {
-  memory_.checkpoint(request, held_[at(request)], held_[at(request)].end);
+  memory_.checkpoint(request, held_[at(request)], held_[at(request)].end,
+                     SglangMemory::Then::kGoesOn);
   sequences_[request].status = static_cast<std::uint8_t>(Status::kFinished);
   (void)sending_.leave(request, 1);
   ++counters_.finished;

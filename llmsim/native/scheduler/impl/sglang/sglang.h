@@ -25,12 +25,13 @@
 //
 // The schedule is compared with the real one's (docs/reference/conformance.md). Groups that have
 // tiers or a queue of another order run `SglangOutline`. Not SGLang's: a request that is alone in
-// its micro-batch, or beside a prompt that goes on or pages that a host cache copies, and finds no
-// room is computed again, where SGLang aborts it; of a prompt that goes on and finds too little
-// memory, less is computed, where SGLang ends; without a prefix cache a request that takes the
-// whole cache runs alone, where SGLang lets it wait for ever; and several victims of one request
-// join the queue in the order in which they were chosen, which SGLang leaves open (a set). On a
-// decode group a request that is alone and finds no room waits until others have left.
+// its micro-batch, or beside a prompt that goes on, pages that a host cache copies or a small pool
+// of windows, and finds no room is computed again, where SGLang aborts it; of a prompt that goes on
+// and finds too little memory, less is computed, where SGLang ends; without a prefix cache a
+// request that takes the whole cache runs alone, where SGLang lets it wait for ever; and several
+// victims of one request join the queue in the order in which they were chosen, which SGLang leaves
+// open (a set). On a decode group a request that is alone and finds no room waits until others have
+// left.
 #pragma once
 
 #include <algorithm>
@@ -227,6 +228,7 @@ class Sglang final : public Scheduler,
   PromptBudget::State take(RequestId request, std::int32_t tokens, std::int64_t answer,
                            PromptBudget& budget);
   void form_prompts(Ps now, Batch& batch);
+  void slide_windows_of_prompts();
   void mix_decodes(Batch& batch);
   double promised() const;
   double promised_to(RequestId request) const;
@@ -288,6 +290,7 @@ class Sglang final : public Scheduler,
   void give_up(RequestId request, std::int64_t left);
   enum class Decode : std::uint8_t { kVerifies, kPlain };
   void form_decodes(Batch& batch, Decode kind);
+  void slide_windows_of_decodes();
   void make_room_for_decodes();
   // Slots that it has after its next decode.
   std::int64_t slots_to_decode(const SglangHeld& held) const;
@@ -316,6 +319,8 @@ class Sglang final : public Scheduler,
   static constexpr double kFirstRatio = 0.7, kLeastShare = 0.14;
   static constexpr std::int64_t kRetractDecodeSteps = 20, kDecaySteps = 600;
   static constexpr std::int64_t kBuffersPerRequest = 2;
+  // Tokens that a window of decodes leaves until they are free (SGLANG_SWA_EVICTION_INTERVAL).
+  static constexpr std::int64_t kSlideInterval = 128;
   // Steps of prompts from one refreshing of the prefixes of waiting requests to the next.
   static constexpr std::int64_t kTouchInterval = 32;
   static constexpr std::int64_t kWeightOfPrompts = 1000;  // of a step, beside 1 of decodes
@@ -350,7 +355,7 @@ class Sglang final : public Scheduler,
   std::deque<Flight> flights_;
   RequestId cut_ = -1;  // the prompt that goes on in the next step
   std::int64_t chunk_;  // whole pages
-  bool mixes_, priorities_, low_first_, preempts_, retracts_by_priority_;
+  bool mixes_, overlaps_, priorities_, low_first_, preempts_, retracts_by_priority_;
   Policy policy_;
   std::int64_t most_running_, new_tokens_, max_prefill_tokens_, threshold_;
   double first_ratio_, ratio_, least_ratio_, decay_;

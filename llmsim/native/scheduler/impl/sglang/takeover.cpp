@@ -86,15 +86,14 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, std::int64_
   SglangHeld& held = held_[at(request)];
   Sequence& s = sequences_[request];
   held.prefix = held.kept = memory_.match(request, s.prompt_tokens, held);
-  memory_.tree().lock(held.found);
+  memory_.lock(held, held.found);
   const std::int64_t pages = memory_.ceil(s.prompt_tokens) - held.prefix;
   const std::int64_t needed = std::max(
       pages + reserved_tokens_, s.prompt_tokens - held.prefix + answer(request) - retractable);
   if (needed > spare(active, longest)) {
-    memory_.tree().unlock(held.found);
+    memory_.unlock(held);
     return false;
   }
-  held.locked = held.found;
   const std::int32_t cached = held.prefix;
   take_pages(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);

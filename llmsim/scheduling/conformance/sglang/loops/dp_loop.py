@@ -1,5 +1,5 @@
 """SGLang's loops with data-parallel attention: each rank is a process with its own scheduler, and
-what they agree on goes through SGLang's own collectives.
+what SGLang agrees on there goes through its own collectives.
 
 Needs SGLang's Python packages.
 """
@@ -10,6 +10,7 @@ from typing import Any
 from llmsim.scheduling.conformance.cases import STEP_PS, TOKEN_PS, Case
 from llmsim.scheduling.conformance.sglang.host_copies import Copies
 from llmsim.scheduling.conformance.sglang.live import Loop
+from llmsim.scheduling.conformance.sglang.loops.dp_ranks import Exchange
 
 
 class DpLoop(Loop):
@@ -17,6 +18,7 @@ class DpLoop(Loop):
 
     def __init__(self, scheduler: Any, case: Case, copies: Copies | None = None) -> None:
         ranks, rank = case["config"]["dp_size"], case["rank"]
+        self._exchange: Exchange = case["exchange"]
         super().__init__(scheduler, case, copies)
         mine = [row for row in self._order if row % ranks == rank]
         self._requests = [self._requests[row] for row in mine]
@@ -25,13 +27,7 @@ class DpLoop(Loop):
 
     def _agreed(self, value: Any) -> list[Any]:
         """The values of all ranks."""
-        import torch.distributed
-        from sglang.srt.runtime_context import get_parallel
-
-        group = get_parallel().tp_group.cpu_group
-        values = [None] * torch.distributed.get_world_size(group)
-        torch.distributed.all_gather_object(values, value, group=group)
-        return values
+        return self._exchange.agreed(value)
 
     def _ended(self) -> bool:
         return all(self._agreed(super()._ended()))

@@ -1,8 +1,58 @@
-"""Data-parallel ranks of SGLang's: their command line, and where they meet."""
+"""Data-parallel ranks of SGLang's: their command line, where they meet, and what they tell each
+other.
+"""
 
+import json
 import socket
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
+
+_MOST_BYTES = 1 << 16
+"""Of one message."""
+
+
+class Exchange:
+    """What one rank's process tells those of the others: a socket for each of them.
+
+    SGLang's collectives through `torch.distributed` would take most of a comparison's time.
+    """
+
+    def __init__(self, rank: int, sockets: Mapping[int, socket.socket]) -> None:
+        self._rank = rank
+        self._sockets = dict(sorted(sockets.items()))
+
+    def agreed(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; each is anything that JSON can hold.
+
+        Raises EOFError once another rank's process has ended.
+        """
+        said = json.dumps(value).encode()
+        for other in self._sockets.values():
+            other.send(said)
+        values = {self._rank: value}
+        for rank, other in self._sockets.items():
+            heard = other.recv(_MOST_BYTES)
+            if not heard:
+                raise EOFError(f"rank {rank} has ended")
+            values[rank] = json.loads(heard)
+        return [values[rank] for rank in sorted(values)]
+
+    def close(self) -> None:
+        """For a process that is another rank's or none's: the end of this one's is heard of."""
+        for other in self._sockets.values():
+            other.close()
+
+
+def exchanges(ranks: int) -> list[Exchange]:
+    """One for each rank."""
+    sockets: list[dict[int, socket.socket]] = [{} for _ in range(ranks)]
+    for one, other in combinations(range(ranks), 2):
+        # Messages keep their bounds, and an ended process is heard of.
+        sockets[one][other], sockets[other][one] = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    return [Exchange(rank, of_rank) for rank, of_rank in enumerate(sockets)]
 
 
 def arguments(config: Case) -> list[str]:
@@ -21,7 +71,17 @@ def with_ranks(case: Case) -> list[Case]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    return [case | {"rank": rank, "port": port} for rank in range(ranks)]
+    return [
+        case | {"rank": rank, "port": port, "exchange": exchange}
+        for rank, exchange in enumerate(exchanges(ranks))
+    ]
+
+
+def close(ranks: Iterable[Case]) -> None:
+    """In a process that is none of these ranks."""
+    for case in ranks:
+        if "exchange" in case:
+            case["exchange"].close()
 
 
 def meeting_point(case: Case) -> list[str]:

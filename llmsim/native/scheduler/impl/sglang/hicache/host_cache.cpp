@@ -114,14 +114,14 @@ void SglangHostCache::end_writes(const Writes& writes) {
       tree_.set_writing(pieces[i], RadixTree::kRoot);
       tree_.note_duplicate(pieces[i]);
     }
-    if (!back()) tree_.unlock(node);
+    if (!back()) tree_.unlock(node, 0);
     for (std::size_t i = pieces.size(); storage_ && i-- > 0;)
       storage_->write(pieces[i], std::max(now_, blocked_));
   }
 }
 
 void SglangHostCache::end_load(const Load& load) {
-  tree_.unlock(load.node);
+  tree_.unlock(load.node, 0);
   unpin(load.pin);
   for (NodeId node = load.node; node != RadixTree::kRoot; node = tree_.parent_of(node)) {
     if (back() && tree_.loading(node) != load.node) continue;
