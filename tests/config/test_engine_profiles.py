@@ -22,7 +22,7 @@ from llmsim.config.errors import InputError
 
 OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.11.1", "vllm-0.13")
 PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.28", "vllm-0.33")
-SGLANG = tuple(f"sglang-0.5{release}" for release in ("", ".6", ".10", ".15", ".17", ".20", ".23"))
+SGLANG = tuple(f"sglang-0.5{release}" for release in ("", ".6", ".7", ".10", ".15", ".17", ".20", ".23"))
 
 
 def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> EngineArgs:
@@ -53,7 +53,8 @@ def test_the_profiles_that_come_with_the_package() -> None:
         ("vllm-v0.5.4", "vllm-0.5.4"),
         ("vllm-0.1", "vllm-0.5.4"),
         ("sglang-0.5.3", "sglang-0.5"),
-        ("sglang-0.5.7", "sglang-0.5.6"),
+        ("sglang-0.5.6.post2", "sglang-0.5.6"),
+        ("sglang-0.5.8", "sglang-0.5.7"),
         ("sglang-0.5.12", "sglang-0.5.10"),
         ("sglang-0.5.16.post1", "sglang-0.5.15"),
         ("vllm-0.13.0rc2", "vllm-0.13"),
