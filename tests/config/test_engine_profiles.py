@@ -22,7 +22,9 @@ from llmsim.config.errors import InputError
 
 OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.11.1", "vllm-0.13")
 PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.28", "vllm-0.33")
-SGLANG = tuple(f"sglang-0.5{release}" for release in ("", ".6", ".7", ".10", ".15", ".17", ".20", ".23"))
+SGLANG = tuple(
+    f"sglang-0.5{release}" for release in ("", ".6", ".7", ".10", ".15", ".17", ".20", ".23")
+)
 
 
 def engine(hardware: str = "H100", mem_size: float = 80, **overrides: Any) -> EngineArgs:
