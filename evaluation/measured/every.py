@@ -119,7 +119,8 @@ def point_rows(
     for point in points:
         try:
             found = simulate(point, data, scratch, more, profile)
-            rows.append(Row(point, found.errors(point), own_share=found.own_share))
+            errors = found.errors(point)
+            rows.append(Row(point, errors, own_share=found.own_share, kind=found.kind))
         except Skipped as reason:
             rows.append(Row(point, {}, str(reason).replace(f"{scratch}/", "")))
     return rows

@@ -4,7 +4,7 @@ one system out at a time.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,16 +18,34 @@ FEWEST = 10
 """Points without which no interval is stated."""
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Real over simulated in nine of ten published systems, percent, and how well that holds."""
+KINDS = {"unqueued": "no request waits long", "queued": "requests wait"}
+"""What `llmsim.results.error_bars.kind_of` tells apart."""
+LENT_POINTS = 2
+"""As so many points of its own count those of all kinds in the scale of one kind."""
 
-    metric: str
+
+@dataclass(frozen=True)
+class KindInterval:
+    """Real over simulated in nine of ten published runs of one kind, percent."""
+
     points: int
     low: float
     high: float
     covered: float
+    """Share of the kind's points inside the interval that the other systems give."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A metric's intervals, and how well they hold."""
+
+    metric: str
+    points: int
+    kinds: Mapping[str, KindInterval]
+    covered: float
     """Share of the points inside the interval that the other systems give."""
+    half: float = 0.0
+    """Half of the interval's width, median over the points."""
     median: float = 0.0
     """Of the simulation's absolute error, percent."""
 
@@ -37,25 +55,40 @@ def intervals(rows: Sequence[Row]) -> list[Interval]:
     found = []
     for metric in METRICS:
         known = [row for row in rows if metric in row.errors and row.point.counted]
-        if len(known) < FEWEST:
-            continue
-        ratios = np.array([_log_ratio(row, metric) for row in known])
-        systems = np.array([row.point.system for row in known])
-        covered = _covered(ratios, systems)
-        percent = [100 * math.expm1(edge) for edge in _interval(ratios)]
-        median = float(np.median([abs(row.errors[metric]) for row in known]))
-        found.append(Interval(metric, len(known), *percent, covered, median))
+        if len(known) >= FEWEST:
+            found.append(_interval(metric, known))
     return found
 
 
-def _covered(ratios: NDArray[np.float64], systems: NDArray[np.str_]) -> float:
-    """Share of the points inside the interval that the other systems give."""
-    inside: list[np.bool_] = []
+def _interval(metric: str, rows: Sequence[Row]) -> Interval:
+    """The intervals of one metric from the rows that have it."""
+    ratios = np.array([_log_ratio(row, metric) for row in rows])
+    kinds = np.array([row.kind for row in rows])
+    systems = np.array([row.point.system for row in rows])
+    inside = _inside(ratios, kinds, systems)
+    found = {}
+    for kind, (low, high) in _edges(ratios, kinds).items():
+        own = kinds == kind
+        covered = float(inside[own].mean()) if own.any() else 0.0
+        percent = (100 * math.expm1(low), 100 * math.expm1(high))
+        found[kind] = KindInterval(int(own.sum()), *percent, covered)
+    halves = [(found[kind].high - found[kind].low) / 2 for kind in kinds]
+    errors = [abs(row.errors[metric]) for row in rows]
+    medians = (float(np.median(halves)), float(np.median(errors)))
+    return Interval(metric, len(rows), found, float(inside.mean()), *medians)
+
+
+def _inside(
+    ratios: NDArray[np.float64], kinds: NDArray[np.str_], systems: NDArray[np.str_]
+) -> NDArray[np.bool_]:
+    """Whether each point is inside the interval that the other systems give."""
+    inside = np.zeros(len(ratios), dtype=np.bool_)
     for system in np.unique(systems):
         mine = systems == system
-        low, high = _interval(ratios[~mine])
-        inside += list((low <= ratios[mine]) & (ratios[mine] <= high))
-    return float(np.mean(inside))
+        edges = _edges(ratios[~mine], kinds[~mine])
+        low, high = np.array([edges[kind] for kind in kinds[mine]]).T
+        inside[mine] = (low <= ratios[mine]) & (ratios[mine] <= high)
+    return inside
 
 
 def _log_ratio(row: Row, metric: str) -> float:
@@ -63,12 +96,30 @@ def _log_ratio(row: Row, metric: str) -> float:
     return -math.log1p(row.errors[metric] / 100)
 
 
-def _interval(ratios: NDArray[np.float64]) -> tuple[float, float]:
-    """Around the median, as wide as one more point needs in nine of ten cases (split conformal)."""
+def _edges(ratios: NDArray[np.float64], kinds: NDArray[np.str_]) -> dict[str, tuple[float, float]]:
+    """Around the median of all, for each kind as many of its scales wide as one more point needs in
+    nine of ten cases (split conformal, normalised).
+    """
     middle = float(np.median(ratios))
-    away = np.sort(np.abs(ratios - middle))
-    rank = min(len(away), math.ceil((len(away) + 1) * LEVEL))
-    return middle - float(away[rank - 1]), middle + float(away[rank - 1])
+    away = np.abs(ratios - middle)
+    scales = _scales(away, kinds)
+    in_scales = np.sort(away / np.array([scales[kind] for kind in kinds]))
+    rank = min(len(in_scales), math.ceil((len(in_scales) + 1) * LEVEL))
+    width = float(in_scales[rank - 1])
+    return {
+        kind: (middle - width * scale, middle + width * scale) for kind, scale in scales.items()
+    }
+
+
+def _scales(away: NDArray[np.float64], kinds: NDArray[np.str_]) -> dict[str, float]:
+    """The median distance of each kind, which leans on that of all where it has few points."""
+    of_all = float(np.median(away))
+    found = {}
+    for kind in KINDS:
+        own = away[kinds == kind]
+        total = float(np.median(own)) * len(own) if len(own) else 0.0
+        found[kind] = (total + of_all * LENT_POINTS) / (len(own) + LENT_POINTS)
+    return found
 
 
 FIGURES = {"throughput": "output_throughput", "ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms"}
@@ -81,9 +132,8 @@ def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
     figures = {
         FIGURES[one.metric]: {
             "points": one.points,
-            "low": round(1 + one.low / 100, 4),
-            "high": round(1 + one.high / 100, 4),
             "covered": round(one.covered, 4),
+            "kinds": {kind: _kind_json(edges) for kind, edges in one.kinds.items()},
         }
         for one in found
     }
@@ -94,6 +144,15 @@ def error_bars_json(found: Sequence[Interval], rows: Sequence[Row]) -> str:
         "figures": figures,
     }
     return json.dumps(bars, indent=2) + "\n"
+
+
+def _kind_json(edges: KindInterval) -> dict[str, float]:
+    return {
+        "points": edges.points,
+        "low": round(1 + edges.low / 100, 4),
+        "high": round(1 + edges.high / 100, 4),
+        "covered": round(edges.covered, 4),
+    }
 
 
 def least_share(rows: Sequence[Row]) -> float:
@@ -107,15 +166,24 @@ def _counted(rows: Sequence[Row]) -> list[Row]:
 
 
 def intervals_markdown(found: Sequence[Interval]) -> str:
-    """The intervals and their coverage."""
+    """How well the intervals hold, and their edges for each kind of runs."""
     lines = [
-        "| metric | points | real, percent of simulated: from | to | covered | half-width | "
-        "median error |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| metric | points | covered | half-width | median error |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     lines += [
-        f"| {one.metric} | {one.points} | {100 + one.low:.0f} | {100 + one.high:.0f} | "
-        f"{one.covered:.0%} | {(one.high - one.low) / 2:.0f} | {one.median:.0f} |"
+        f"| {one.metric} | {one.points} | {one.covered:.0%} | {one.half:.0f} | {one.median:.0f} |"
         for one in found
+    ]
+    lines += [
+        "",
+        "| metric | runs in which | points | real, percent of simulated: from | to | covered |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.metric} | {KINDS[kind]} | {edges.points} | {100 + edges.low:.0f} | "
+        f"{100 + edges.high:.0f} | {edges.covered:.0%} |"
+        for one in found
+        for kind, edges in one.kinds.items()
     ]
     return "\n".join(lines)

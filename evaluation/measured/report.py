@@ -20,6 +20,8 @@ class Row:
     skipped: str = ""
     own_share: float = 1.0
     """Share of the busy time from tables of the device itself."""
+    kind: str = "queued"
+    """What `llmsim.results.error_bars.kind_of` says of the run."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import numpy as np
 from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
-from llmsim.results.error_bars import own_device_share
+from llmsim.core import PS_PER_S, Results
+from llmsim.results.error_bars import kind_of, own_device_share
+from llmsim.results.requests.metrics import finished_rows
 from llmsim.validation.logs.recording import recording_of
 from measured.points import TRACE, Point, Skipped
 
@@ -40,6 +42,8 @@ class Simulated:
     metrics: dict[str, float]
     own_share: float
     """Share of the busy time from tables of the device itself."""
+    kind: str
+    """What `llmsim.results.error_bars.kind_of` says of the run."""
 
     def errors(self, point: Point) -> dict[str, float]:
         """Simulated minus real, percent, of every metric that the page states."""
@@ -83,7 +87,14 @@ def simulate(
             "tpot": float(np.median(tpot) if point.median_tpot else tpot.mean()),
         },
         own_device_share(results.time_shares),
+        _kind(results, float(found.ttft_s.mean())),
     )
+
+
+def _kind(results: Results, ttft_s: float) -> str:
+    """The kind of published runs that the run belongs to."""
+    waited_ps = results.blame["queue_ps"][finished_rows(results.requests)]
+    return kind_of(float(waited_ps.mean()) / PS_PER_S, ttft_s)
 
 
 def profile_of(point: Point) -> str:

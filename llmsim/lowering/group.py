@@ -80,7 +80,7 @@ from llmsim.lowering.operators.context_parallel import with_gathered_context
 from llmsim.lowering.operators.encoder import encoder_operators, timed_tokens, untimed_encoder
 from llmsim.lowering.operators.pipeline import architectures_of, with_stages
 from llmsim.lowering.operators.shared_experts import as_engine_runs_it
-from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of
+from llmsim.lowering.overlap import as_in_sglang, most_tokens, server_of, with_host_gap
 from llmsim.lowering.parallel_layout import (
     batches_in_flight,
     distinct_operators,
@@ -444,6 +444,7 @@ def _settled(
     group = with_stages(group, model, tiers=tiers)
     group = as_in_sglang(group, members_of(group, model), tiers=tiers)
     group = with_states(group, model)
+    group = with_host_gap(group, tiers=tiers)
     layout = layout_of(group, model)
     group = with_even_graphs(group, layout)
     if group.afd is not None and group.afd.domain == "ffn":

@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from llmsim.config import Group
+from llmsim.config import Group, load_profile
 from llmsim.config.engine.args import EngineArgs
+from llmsim.config.engine.defaults import synchronous_origin
 from llmsim.config.engine.schedulers import SGLANG
 from llmsim.config.engine.sglang.defaults import Server
 from llmsim.config.errors import NotYetError
+from llmsim.config.units import ns_to_ps
 from llmsim.model import ModelConfig
 
 _OVERLAP = "sglang_overlap"
@@ -72,6 +74,12 @@ def is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
     return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
 
+def _runs_in_outline(group: Group, *, tiers: bool) -> bool:
+    """Whether the outline of SGLang's scheduler runs the group."""
+    drafts_with_role = group.pd_type is not None and group.engine.speculation is not None
+    return drafts_with_role or is_outlined(group.engine, tiers=tiers)
+
+
 def _with_parameter(group: Group, name: str, value: int) -> Group:
     parameters = dict(group.engine.scheduler_parameters) | {name: value}
     return replace(
@@ -94,12 +102,9 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
     where its scheduler is the outline of SGLang's: with KV tiers, decodes alone, another order of
     the queue, or drafts in a group with a role.
     """
-    engine = group.engine
-    drafts_with_role = group.pd_type is not None and engine.speculation is not None
-    outlined = drafts_with_role or is_outlined(engine, tiers=tiers)
-    if not outlined and group.pp == 1:
+    if not _runs_in_outline(group, tiers=tiers) and group.pp == 1:
         return group
-    if engine.speculation is not None:
+    if group.engine.speculation is not None:
         raise NotYetError(
             "speculative_config with the scheduler sglang does not run together with pd_type, "
             "pp_size, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
@@ -111,6 +116,22 @@ def _with_overlap(group: Group, *, tiers: bool) -> Group:
 def without_overlap(group: Group) -> Group:
     """The group whose steps wait for the outputs of those before."""
     return _with_parameter(group, _OVERLAP, 0)
+
+
+def with_host_gap(group: Group, *, tiers: bool) -> Group:
+    """The group with the profile's gap between steps where SGLang's devices wait for the host:
+    without overlap, unless other micro-batches of pipeline stages run meanwhile. A gap that was
+    given stays, and the outline stands for a server that overlaps.
+    """
+    engine = group.engine
+    if engine.scheduler != SGLANG or not engine.is_default("host_gap_ps"):
+        return group
+    if overlaps(group) or group.pp > 1 or _runs_in_outline(group, tiers=tiers):
+        return group
+    profile = load_profile(engine.engine_profile)
+    origin = MappingProxyType(dict(engine.origin) | {"host_gap_ps": synchronous_origin(profile)})
+    gap_ps = ns_to_ps(profile.host_gap_ns)
+    return replace(group, engine=replace(engine, host_gap_ps=gap_ps, origin=origin))
 
 
 def overlaps(group: Group) -> bool:

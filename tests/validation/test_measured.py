@@ -11,12 +11,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "evaluation"))
 
-from measured.intervals import error_bars_json, intervals, intervals_markdown  # noqa: E402
+from measured.intervals import (  # noqa: E402
+    KINDS,
+    error_bars_json,
+    intervals,
+    intervals_markdown,
+)
 from measured.points import Skipped, read_points  # noqa: E402
 from measured.report import Row, points_markdown  # noqa: E402
 from measured.runs import profile_of, simulate  # noqa: E402
 
-from llmsim.results.error_bars import FIGURES, learnt, system_error  # noqa: E402
+from llmsim.results.error_bars import FIGURES, kind_of, learnt, system_error  # noqa: E402
 
 HEADER = (
     "id,source,engine,engine_version,model,hardware,gpus_tp,layout,n_requests,input_tokens,"
@@ -88,12 +93,36 @@ def test_error_bars_hold_on_systems_that_were_left_out(table: Path) -> None:
     ]
     (found,) = intervals(rows)
     assert (found.metric, found.points) == ("tpot", 20)
-    inside = [
-        found.low <= 100 * (1 / (1 + row.errors["tpot"] / 100) - 1) <= found.high for row in rows
-    ]
-    assert sum(inside) >= 18 and 0.7 <= found.covered <= 1
+    kind = found.kinds["queued"]
+    ratios = [100 * (1 / (1 + row.errors["tpot"] / 100) - 1) for row in rows]
+    assert sum(kind.low <= ratio <= kind.high for ratio in ratios) >= 18
+    assert 0.7 <= found.covered <= 1 and kind.covered == found.covered
     assert "| tpot | 20 |" in intervals_markdown([found])
     assert intervals(rows[:5]) == []
+
+
+def test_kinds_of_runs_have_intervals_of_their_own(table: Path) -> None:
+    """One that is three times as far from its systems has one almost three times as wide."""
+    point = read_points(table)[0]
+    rows = [
+        Row(
+            replace(point, name=f"{kind} {i}", model=f"model {i} {kind}"),
+            {"tpot": factor * (i - 9.5)},
+            kind=kind,
+        )
+        for kind, factor in (("queued", 1.0), ("unqueued", 3.0))
+        for i in range(20)
+    ]
+    (found,) = intervals(rows)
+    narrow, wide = found.kinds["queued"], found.kinds["unqueued"]
+    assert 2.2 < (wide.high - wide.low) / (narrow.high - narrow.low) < 3.2
+    assert narrow.points == wide.points == 20 and min(narrow.covered, wide.covered) >= 0.8
+    assert "| tpot | requests wait | 20 |" in intervals_markdown([found])
+
+
+def test_runs_are_queued_where_waiting_is_most_of_the_first_token() -> None:
+    assert kind_of(60.0, 100.0) == "queued"
+    assert kind_of(50.0, 100.0) == kind_of(None, 100.0) == kind_of(0.0, None) == "unqueued"
 
 
 def test_learnt_error_bars_are_those_that_a_run_reads(table: Path) -> None:
@@ -108,7 +137,10 @@ def test_learnt_error_bars_are_those_that_a_run_reads(table: Path) -> None:
     assert made.keys() == learnt().keys() and made["systems"] == 20
     assert made["figures"].keys() == learnt()["figures"].keys() == FIGURES.keys()
     for bar in learnt()["figures"].values():
-        assert 0 < bar["low"] < 1 < bar["high"] and 0.8 <= bar["covered"] <= 1
+        assert 0.85 <= bar["covered"] <= 0.95
+        assert bar["kinds"].keys() == KINDS.keys()
+        for edges in bar["kinds"].values():
+            assert 0 < edges["low"] < 1 < edges["high"] and 0.8 <= edges["covered"] <= 1
 
 
 OWN = "aiconfigurator-core 0.12 x"
@@ -116,15 +148,25 @@ FROM_ANOTHER = f"{OWN}, scaled from L40S by data sheets"
 FIGURES_OF_A_RUN = {"output_throughput": 1000.0, "mean_ttft_ms": 50.0, "mean_tpot_ms": None}
 
 
-def error_of(by_source: dict[str, float], unlike: tuple[str, ...] = ()) -> tuple[Any, str]:
-    return system_error({**FIGURES_OF_A_RUN, "sources": {"by_source": by_source}}, unlike)
+def error_of(
+    by_source: dict[str, float], unlike: tuple[str, ...] = (), waited_ms: float = 1.0
+) -> tuple[Any, str]:
+    block = {
+        **FIGURES_OF_A_RUN,
+        "sources": {"by_source": by_source},
+        "blame": {"queue": {"mean_ms": waited_ms}},
+    }
+    return system_error(block, unlike)
 
 
 def test_error_bars_belong_to_times_of_the_silicon_database() -> None:
     error, reason = error_of({OWN: 0.97, "roofline": 0.03})
     assert error is not None and "mean_tpot_ms" not in error and not reason
-    bar = learnt()["figures"]["output_throughput"]
-    assert error["output_throughput"]["low"] == pytest.approx(1000 * bar["low"])
+    bars = learnt()["figures"]["output_throughput"]["kinds"]
+    assert error["output_throughput"]["low"] == pytest.approx(1000 * bars["unqueued"]["low"])
+    queued, _ = error_of({OWN: 1.0}, waited_ms=40.0)
+    assert (error["kind"], queued["kind"]) == ("unqueued", "queued")
+    assert queued["output_throughput"]["low"] == pytest.approx(1000 * bars["queued"]["low"])
     assert error_of({OWN: 0.4, "profile y": 0.6}) == (None, "")
 
 

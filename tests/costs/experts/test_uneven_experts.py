@@ -4,7 +4,7 @@ import pytest
 from costs.builders import needs_database, request
 from msgspec.structs import replace
 
-from llmsim.costs import compile_costs
+from llmsim.costs import EngineVersions, compile_costs
 from llmsim.costs.experts.routing import parse_expert_routing
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -37,3 +37,30 @@ def test_redundant_experts_are_drawn_although_one_rank_has_all() -> None:
         asked, expert_placement=replace(asked.expert_placement, redundant=8, balanced=True)
     )
     assert next(op for op in compile_costs(asked).ops if op.name == "moe").sampled is not None
+
+
+@needs_database
+@pytest.mark.parametrize(("alpha", "measured"), [("1.01", "1.01"), ("1.15", "1.2"), ("2", "1.2")])
+def test_the_nearest_measured_power_law_is_taken(alpha: str, measured: str) -> None:
+    routing = parse_expert_routing(f"POWER_LAW:alpha={alpha}")
+    asked = request(MODEL, "H100", max_tokens=64, source="silicon", expert_routing=routing)
+    experts = next(op for op in compile_costs(asked).ops if op.name == "moe")
+    assert f"power_law_{measured} routing" in experts.source
+
+
+@needs_database
+def test_rows_behind_a_models_own_router_are_left_out_under_a_power_law_too() -> None:
+    """SGLang 0.5.14 timed DeepSeek-V3 behind its own router, which keeps half of the experts."""
+    routing = parse_expert_routing("POWER_LAW")
+    asked = request(
+        "deepseek-ai/DeepSeek-V3",
+        "H200",
+        tp=8,
+        ep=1,
+        max_tokens=64,
+        source="silicon",
+        expert_routing=routing,
+        engine=EngineVersions(framework="sglang"),
+    )
+    experts = next(op for op in compile_costs(asked).ops if op.name == "moe")
+    assert "hidden=6144" in experts.source

@@ -4,7 +4,7 @@ rows that the memory's bandwidth allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -55,13 +55,8 @@ IN_TURN = "balanced"
 """The distribution of rows whose tokens chose all experts in turn: sixteen tokens with eight
 experts each touch all of 128, where random choices touch 82.
 """
-DISTRIBUTIONS = {
-    "balanced": (IN_TURN, "power_law_1.01", "power_law_1.2"),
-    "power_law": ("power_law_1.2", "power_law_1.01", IN_TURN),
-}
-"""Expert routing asked for -> the tables' distributions, nearest first. Real routers load experts
-unevenly.
-"""
+POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
+"""Distributions of rows whose tokens chose experts of uneven popularity -> the law's exponent."""
 MXFP4 = "mxfp4"
 """Experts with a scale for 32 elements of 4 bits, of which the tables have two names."""
 MXFP4_INPUTS = {
@@ -177,7 +172,7 @@ def _with_first_tiles(
         rows = _kept(rows, kernels & (rows["moe_dtype"] == MOE_DTYPES[op.weight_dtype][0]))
         rows = _kept(rows, untuned_rows(system, sizes_of(rows)))
         if len(rows["latency"]):
-            rows = _by_routing(rows, _measured_routing(op, request))
+            rows = _by_routing(rows, _distributions(op, request))
             label = f"{table.label}, default tiles of vLLM {request.engine.vllm}"
             yield ExpertRows(rows, wanted, label, FIRST_TILE_ROWS)
 
@@ -205,13 +200,14 @@ def _of_dtypes(
                 keep &= _without_fixed_scales(rows)
             if not bool(keep.any()):
                 continue
-            rows = _by_routing(_kept(rows, keep), _measured_routing(op, request))
+            rows = _kept(rows, keep)
             plausible = touches_all(rows, element_bytes, bytes_per_s)
             label = f"{table.label} {dtype}"
             if bool(plausible.any()):
                 rows = _kept(rows, plausible)
             else:
                 label += ", whose rows read weights faster than the memory"
+            rows = _by_routing(rows, _distributions(op, request))
             if name == MARLIN_MXFP4:
                 label += " on Marlin"
             tile_rows = MARLIN_TILE_ROWS if on_marlin else tile_rows_of(dtype)
@@ -292,18 +288,24 @@ def _runs_marlin(op: Moe, request: CostRequest) -> bool:
     return 0.0 < (sheet.compute_capability or 0.0) < request.engine.marlin_below
 
 
-def _measured_routing(op: Moe, request: CostRequest) -> str:
-    """Uneven loads that were measured are used where one rank has all experts; across ranks loads
-    are drawn.
+def _distributions(op: Moe, request: CostRequest) -> tuple[str, ...]:
+    """The tables' distributions, nearest to the routing first.
+
+    Uneven loads that were measured are used where one rank has all experts; across ranks loads are
+    drawn.
     """
+    routing = request.expert_routing
     alone = op.experts_local == op.experts_total
-    return "power_law" if alone and request.expert_routing.name == "POWER_LAW" else "balanced"
+    if not alone or routing.name != "POWER_LAW":
+        return (IN_TURN, *POWER_LAWS)
+    nearest = sorted(POWER_LAWS, key=lambda name: abs(POWER_LAWS[name] - routing.value))
+    return (*nearest, IN_TURN)
 
 
-def _by_routing(rows: Columns, routing: str) -> Columns:
+def _by_routing(rows: Columns, distributions: Sequence[str]) -> Columns:
     """The rows of the nearest distribution that each shape was measured with."""
     _, owner = distinct_rows(sizes_of(rows))
-    order = {name: rank for rank, name in enumerate(DISTRIBUTIONS[routing])}
+    order = {name: rank for rank, name in enumerate(distributions)}
     rank = np.array([order.get(str(name), len(order)) for name in rows["distribution"]])
     best = np.full(owner.max(initial=0) + 1, len(order))
     np.minimum.at(best, owner, rank)
@@ -311,7 +313,7 @@ def _by_routing(rows: Columns, routing: str) -> Columns:
 
 
 def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDArray[np.bool_]:
-    """Which rows may have touched all experts that their tokens choose.
+    """Which rows are of models whose tokens may have touched all experts that they choose.
 
     Others would have read the weights of all faster than the memory can. vLLM 0.24 and SGLang
     0.5.14 measured experts of DeepSeek-V3's shape behind its own router, which keeps half of the
@@ -335,7 +337,7 @@ def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDAr
         timed = of_model & waits
         whole = timed & (splits == splits[timed].min())
         if float(np.median(read_per_s[whole])) > FASTEST_READ * bytes_per_s:
-            keep &= ~(of_model & in_turn)
+            keep &= ~of_model
     return keep
 
 
