@@ -136,11 +136,16 @@ def has_spare_states(engine: EngineArgs, model: ModelConfig) -> bool:
 
 def with_fewer_sequences(group: Group, ledger: MemoryLedger) -> Group:
     """The group with as many running sequences as there are states for
-    (`resolve_max_num_reqs`).
+    (`resolve_max_num_reqs`); InfeasibleError where there are none.
     """
     most, engine = ledger.most_sequences, group.engine
     if most is None or most >= engine.max_num_seqs:
         return group
+    if most == 0:
+        raise InfeasibleError(
+            f"{group.model_name}: SGLang's pool of states holds too few for one running sequence; raise "
+            "max_mamba_cache_size or mamba_full_memory_ratio, or give the instance more memory"
+        )
     said = f"cut from {engine.max_num_seqs} to the sequences for which there are states"
     origin = MappingProxyType({**engine.origin, "max_num_seqs": said})
     return replace(group, engine=replace(engine, max_num_seqs=most, origin=origin))

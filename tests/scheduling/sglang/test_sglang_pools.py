@@ -125,6 +125,11 @@ def test_sequences_run_as_far_as_there_are_states() -> None:
     assert -ledger_of(result)[label] % 61 == 0
 
 
+def test_too_few_states_for_one_sequence_are_refused() -> None:
+    with pytest.raises(LlmsimError, match="too few for one running sequence"):
+        run_of("Qwen/Qwen3-Next-80B-A3B-Instruct", max_mamba_cache_size=2)
+
+
 NO_OVERLAP = "each step waits for the one before"
 
 
