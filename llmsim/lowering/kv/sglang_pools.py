@@ -143,8 +143,9 @@ def with_fewer_sequences(group: Group, ledger: MemoryLedger) -> Group:
         return group
     if most == 0:
         raise InfeasibleError(
-            f"{group.model_name}: SGLang's pool of states holds too few for one running sequence; raise "
-            "max_mamba_cache_size or mamba_full_memory_ratio, or give the instance more memory"
+            f"{group.model_name}: SGLang's pool of states holds too few for one running sequence; "
+            "raise max_mamba_cache_size or mamba_full_memory_ratio, or give the instance more "
+            "memory"
         )
     said = f"cut from {engine.max_num_seqs} to the sequences for which there are states"
     origin = MappingProxyType({**engine.origin, "max_num_seqs": said})
