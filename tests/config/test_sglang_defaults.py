@@ -134,5 +134,5 @@ def test_the_scheduler_decides_the_default_release() -> None:
 
     assert profile() == "vllm-0.24"
     assert profile(scheduler="sglang") == "sglang-0.5.23"
-    assert profile(scheduler="sglang", engine_profile="sglang-0.5.7") == "sglang-0.5.6"
+    assert profile(scheduler="sglang", engine_profile="sglang-0.5.8") == "sglang-0.5.7"
     assert profile(scheduler="sglang", engine_profile="vllm-0.24") == "vllm-0.24"
