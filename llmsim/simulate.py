@@ -1,6 +1,6 @@
 """Runs a workload on a lowered deployment: from arrivals to results."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -493,13 +493,15 @@ def _possible(
     """Where latency went, without the causes that the run cannot have."""
     plans = () if deployment.layouts is None else deployment.layouts.plans
     lowered = (deployment, *(plan.lowered for plan in plans))
-    absent = {
-        "encoder_ps": workload.encoder_inputs is None
-        or all(one.untimed_encoder for each in lowered for one in each.groups),
-        "m2n_ps": all(one.afd is None for each in lowered for one in each.lockstep_groups),
-        "reconfigure_ps": deployment.layouts is None,
+    groups = [one for each in lowered for one in each.groups]
+    lockstep = [one for each in lowered for one in each.lockstep_groups]
+    encodes = any(not one.untimed_encoder for one in groups)
+    possible = {
+        "encoder_ps": workload.encoder_inputs is not None and encodes,
+        "m2n_ps": any(one.afd is not None for one in lockstep),
+        "reconfigure_ps": deployment.layouts is not None,
     }
-    return {name: parts for name, parts in causes.items() if not absent.get(name, False)}
+    return {name: parts for name, parts in causes.items() if possible.get(name, True)}
 
 
 def _kv_transfers(
@@ -597,21 +599,25 @@ def _results(
     return results
 
 
+def _first(texts: Iterable[str]) -> str:
+    """The first that says anything."""
+    return next(filter(None, texts), "")
+
+
 def _notes(
     deployment: LoweredDeployment, results: Results, options: SimulationOptions
 ) -> tuple[str, ...]:
     """What only the run can say."""
-    engines = [group.engine for group in deployment.groups]
+    groups = deployment.groups
+    engines = [group.engine for group in groups]
+    schedulers = [group.scheduler for group in groups if group.scheduler is not None]
     notes = notes_of_run(
         results,
         prefix_caching=any(engine.enable_prefix_caching for engine in engines),
         open_loop=options.clients is None,
         lora_slots=any(engine.max_loras is not None for engine in engines),
-        untimed_adapters=next(filter(None, (g.untimed_adapters for g in deployment.groups)), ""),
-        encoder_budgets=all(
-            group.scheduler is None or group.scheduler.encoder.step_tokens > 0
-            for group in deployment.groups
-        ),
-        untimed_encoder=next(filter(None, (g.untimed_encoder for g in deployment.groups)), ""),
+        untimed_adapters=_first(group.untimed_adapters for group in groups),
+        encoder_budgets=all(scheduler.encoder.step_tokens > 0 for scheduler in schedulers),
+        untimed_encoder=_first(group.untimed_encoder for group in groups),
     )
     return notes if options.step_times is None else (*notes, options.step_times.note)

@@ -260,9 +260,7 @@ def _notes(
     for group, lowered in zip(deployment.groups, groups, strict=True):
         notes += spread_notes(group, lowered.model, lowered.layout)
         notes += narrow_notes(lowered.engine, lowered.model)
-        tiered = lowered.scheduler is not None and lowered.scheduler.tiered
-        settled = replace(group, engine=lowered.engine)
-        notes += notes_of_pools(settled, lowered.model, tiers=tiered)
+        notes += notes_of_pools(lowered)
     notes += server_notes(deployment, groups)
     return tuple(dict.fromkeys(notes))
 

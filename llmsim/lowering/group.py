@@ -291,7 +291,7 @@ def _scheduler(
             tiers=tiers,
         ),
     )
-    scheduler.window_pool = window_pool(group, request.model, ledger, tiers=tiers)
+    scheduler.window_pool = window_pool(group, request.model, ledger, scheduler)
     scheduler.lora = lora_config(group.engine, request.operators)
     scheduler.encoder.pair_tokens = request.encoder_tokens
     scheduler.offloading = offloading_config(

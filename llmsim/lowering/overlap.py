@@ -61,7 +61,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
     """
     if dict(group.engine.scheduler_parameters)[_RECV_INTERVAL] == 1:
         return
-    if members > 1 or group.pd_type is not None or is_outlined(group.engine, tiers=tiers):
+    if members > 1 or group.pd_type is not None or _is_outlined(group.engine, tiers=tiers):
         raise NotYetError(
             "sglang_scheduler_recv_interval does not run together with data-parallel ranks, "
             "pd_type, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
@@ -69,7 +69,7 @@ def _check_receiving(group: Group, members: int, *, tiers: bool) -> None:
         )
 
 
-def is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
+def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
     """Whether the outline of SGLang's scheduler runs any such group, whatever its role."""
     return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
@@ -77,7 +77,7 @@ def is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
 def _runs_in_outline(group: Group, *, tiers: bool) -> bool:
     """Whether the outline of SGLang's scheduler runs the group."""
     drafts_with_role = group.pd_type is not None and group.engine.speculation is not None
-    return drafts_with_role or is_outlined(group.engine, tiers=tiers)
+    return drafts_with_role or _is_outlined(group.engine, tiers=tiers)
 
 
 def _with_parameter(group: Group, name: str, value: int) -> Group:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llmsim.config.errors import InvariantError
+from llmsim.core import PS_PER_MS, PS_PER_S
 from llmsim.model import load_model
 from llmsim.search.apply import Base, Run, run_of, shown
 from llmsim.search.figures import DEVICES
@@ -18,7 +19,6 @@ from llmsim.search.templates import DEPLOYMENT
 from llmsim.workload.dataset import load_dataset
 from llmsim.workload.spec_text import PREFIX as SYNTHETIC
 
-PS_PER_MS, PS_PER_S = 1e9, 1e12
 SLACK = 1e-6
 """Share by which a bound is wider, for figures are rounded."""
 TPOT = re.compile(r"(?:p\d+|mean|median)_tpot_ms")

@@ -74,22 +74,33 @@ def as_table(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> str
     """
     figures, varied = names(space), [one.name for one in space.dimensions]
     lines = [["", *varied, *figures, "why not"], ["---"] * (len(varied) + len(figures) + 2)]
-    first, more = space.objectives[0]
-    ranks = {"feasible": 1, "short": 2, "infeasible": 3, "failed": 4}
-
-    def order(i: int) -> tuple[int, float, int]:
-        value = trials[i].values.get(first, 0.0)
-        rank = 0 if i in front else ranks[trials[i].state]
-        return rank, -value if more else value, i
-
-    shown = front if space.halves and front else range(len(trials))
-    for i in sorted(shown, key=order):
+    for i in _shown(space, trials, front):
         trial = trials[i]
         mark = "best" if i in front else ""
-        cells = [f"{trial.values[name]:.6g}" if name in trial.values else "" for name in figures]
+        cells = [_figure_text(trial, name) for name in figures]
         point = [_text(trial.point[name]) for name in varied]
         lines.append([mark, *point, *cells, trial.reason.replace("|", "/")])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+_RANKS = {"feasible": 1, "short": 2, "infeasible": 3, "failed": 4}
+
+
+def _shown(space: Space, trials: Sequence[Trial], front: Sequence[int]) -> list[int]:
+    """Indices of the table's trials: the front first, then by state and by the first objective."""
+    first, more = space.objectives[0]
+    sign = -1 if more else 1
+
+    def order(i: int) -> tuple[int, float, int]:
+        rank = 0 if i in front else _RANKS[trials[i].state]
+        return rank, sign * trials[i].values.get(first, 0.0), i
+
+    of_front_alone = space.halves and len(front) > 0
+    return sorted(front if of_front_alone else range(len(trials)), key=order)
+
+
+def _figure_text(trial: Trial, name: str) -> str:
+    return f"{trial.values[name]:.6g}" if name in trial.values else ""
 
 
 def _text(value: Any) -> str:

@@ -64,6 +64,11 @@ def search(
         return _halved(space, evaluate, trials, seed, course or Course(), bounds)
     if is_grid(space, trials):
         return evaluate(list(space.grid()))
+    return _asked_for(space, evaluate, trials, seed)
+
+
+def _asked_for(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Trial]:
+    """The trials of points that optuna's sampler asks for, one after the other."""
     optuna = _optuna(space, trials)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
@@ -71,20 +76,19 @@ def search(
         sampler=_sampler(optuna, space, seed),
     )
     found: dict[str, Trial] = {}
-    for _ in range(
-        0, MOST_ASKED * trials, AT_ONCE
-    ):  # what is asked for again costs nothing, but may go on for ever
+    # What is asked for again costs nothing, but may go on for ever.
+    for _ in range(0, MOST_ASKED * trials, AT_ONCE):
         asked = [study.ask() for _ in range(AT_ONCE)]
         points = [{one.name: _suggested(trial, one) for one in space.dimensions} for trial in asked]
-        new = list(dict.fromkeys(key for key in map(_key, points) if key not in found))[
-            : trials - len(found)
-        ]
-        wanted = [point for point in points if _key(point) in found or _key(point) in new]
+        keys = [_key(point) for point in points]
+        unknown = list(dict.fromkeys(key for key in keys if key not in found))
+        new = unknown[: trials - len(found)]
+        wanted = [p for key, p in zip(keys, points, strict=True) if key in found or key in new]
         results = {_key(result.point): result for result in evaluate(wanted)}
         found |= {key: results[key] for key in new}
-        for trial, point in zip(asked, points, strict=True):
-            if _key(point) in results:
-                _tell(study, space, trial, results[_key(point)])
+        for trial, key in zip(asked, keys, strict=True):
+            if key in results:
+                _tell(study, space, trial, results[key])
         if len(found) == trials:
             break
     return list(found.values())
@@ -110,8 +114,9 @@ def _halved(
     course.drawn = len(kept)
     if space.file.halving is None:
         return evaluate(kept)
-    prunes = bounds is not None and bounds.known and space.file.halving.bounds
-    return halved(space, evaluate, kept, course.rungs, bounds if prunes else None)
+    if not space.file.halving.bounds or bounds is None or not bounds.known:
+        bounds = None
+    return halved(space, evaluate, kept, course.rungs, bounds)
 
 
 def _key(point: Point) -> str:

@@ -150,18 +150,29 @@ class Trials:
         """
         if self._allow_plugins:
             return [0] * len(runs)
-        points = [{LEAST_STEP: run_key(run)} for run in runs]
-        known = [self.journal.answer(*one) for one in zip(points, runs, strict=True)]
-        new = [i for i, trial in enumerate(known) if trial is None]
         name = str(self._folder / "cluster.json")
-        asked = [Asked(runs[i].cluster, name, runs[i].words, ()) for i in new]
-        for i, ended in zip(new, self._workers.map(LEAST_STEP_FUNCTION, asked), strict=True):
-            least = ended.summary or {LEAST_STEP: 0}
-            known[i] = trial = Trial(points[i], "feasible", "", dict(least), "")
-            if ended.summary is not None or ended.verdict:
-                code = ended.code_sha256 or code_hash()
-                self.journal.add(Answer(trial, run_key(runs[i]), code, ended.files))
-        return [int(trial.values[LEAST_STEP]) for trial in known if trial is not None]
+        known = {run_key(run): self._journalled_step(run) for run in runs}
+        new = [run for run in runs if known[run_key(run)] is None]
+        asked = [Asked(run.cluster, name, run.words, ()) for run in new]
+        for run, ended in zip(new, self._workers.map(LEAST_STEP_FUNCTION, asked), strict=True):
+            known[run_key(run)] = self._note_step(run, ended)
+        return [known[run_key(run)] or 0 for run in runs]
+
+    def _journalled_step(self, run: Run) -> int | None:
+        """The least step of a run that the journal has; None: it has none."""
+        trial = self.journal.answer({LEAST_STEP: run_key(run)}, run)
+        return None if trial is None else int(trial.values[LEAST_STEP])
+
+    def _note_step(self, run: Run, ended: Ended) -> int:
+        """The least step that was compiled, 0 where the cluster cannot be; what is certain enters
+        the journal.
+        """
+        least = ended.summary or {LEAST_STEP: 0}
+        if ended.summary is not None or ended.verdict:
+            trial = Trial({LEAST_STEP: run_key(run)}, "feasible", "", dict(least), "")
+            code = ended.code_sha256 or code_hash()
+            self.journal.add(Answer(trial, run_key(run), code, ended.files))
+        return int(least[LEAST_STEP])
 
     def _write(self, folder: str, run: Run) -> None:
         path = self._folder / folder

@@ -67,13 +67,16 @@ class _Run:
         """The checked options; the dataset and the number of requests differ from run to run."""
         asked = self._asked
         plugins = "--allow-plugins" if asked.allow_plugins else "--no-allow-plugins"
-        own = {word.partition("=")[0]: word.partition("=")[2] for word in asked.words[::-1]}
+        split = [word.partition("=") for word in asked.words]
+        own = {name: value for name, _, value in split[::-1]}
         dataset, requests = own.get(DATASET, ""), own.get(REQUESTS, "0")
-        plain = bool(dataset) and requests.isdecimal() and len(requests) < 10
+        is_number = requests.isdecimal() and len(requests) < 10
+        plain = bool(dataset) and is_number
         words = (f"--cluster-config={asked.name}", *asked.words, plugins)
         if plain:
             varying = (f"{DATASET}=", f"{REQUESTS}=")
-            words = (*(word for word in words if not word.startswith(varying)), f"{DATASET}=any")
+            fixed = [word for word in words if not word.startswith(varying)]
+            words = (*fixed, f"{DATASET}=any")
 
         def checked() -> RunOptions:
             try:

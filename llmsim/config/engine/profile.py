@@ -273,6 +273,18 @@ class StateRules(Struct, frozen=True):
     overlapping: tuple[str, ...] = ()
     """Steps overlap without spare slots; those of other models wait for the one before."""
 
+    def has_spare(self, model_type: str) -> bool:
+        """Whether a model's states have spare slots."""
+        return model_type.startswith(self.spare)
+
+    def is_cached(self, model_type: str) -> bool:
+        """Whether a model with states has a prefix cache."""
+        return not model_type.startswith(self.uncached)
+
+    def overlaps(self, model_type: str) -> bool:
+        """Whether a model's steps overlap even without spare slots."""
+        return model_type.startswith(self.overlapping)
+
 
 class EngineProfile(Struct, frozen=True):
     """One engine version; immutable."""

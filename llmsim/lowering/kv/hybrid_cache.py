@@ -2,7 +2,6 @@
 which options.
 """
 
-from collections.abc import Sequence
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -49,25 +48,14 @@ def divides(model: ModelConfig, *, frees_chunks: bool = True) -> bool:
     """Whether layers keep different parts of a sequence, in tables of a kind each; those that
     attend in chunks do if the engine `frees_chunks`.
     """
-    keeps_states = model.linear is not None
+    if model.compressed is not None:
+        return False
     in_chunks = frees_chunks and model.layers_of("chunked") > 0
-    beside_states = keeps_states and model.layers_of("full") > 0
-    mixed = model.layers_of("sliding") > 0 or in_chunks or beside_states
+    beside_states = model.linear is not None and model.layers_of("full") > 0
+    some_keep_less = model.layers_of("sliding") > 0 or in_chunks or beside_states
     kinds = {kind for group in model.softmax_groups for kind in group.own}
-    several_widths = not model.caches_alike
-    return mixed and model.compressed is None and (len(kinds) > 1 or not several_widths)
-
-
-def _has_cached_states(engine: EngineArgs, model: ModelConfig) -> bool:
-    """Whether the engine's prefix cache is on for a model with states, unless somebody says."""
-    if engine.scheduler != SGLANG:
-        return _caches_states(engine)
-    return not is_one_of(model, load_profile(engine.engine_profile).states.uncached)
-
-
-def is_one_of(model: ModelConfig, starts: Sequence[str]) -> bool:
-    """Whether the model's type starts with one of these."""
-    return any(model.model_type.startswith(start) for start in starts)
+    fits_tables = len(kinds) > 1 or model.caches_alike
+    return some_keep_less and fits_tables
 
 
 def _caches_states(engine: EngineArgs) -> bool:
@@ -108,6 +96,13 @@ def with_state_blocks(group: Group, model: ModelConfig, *, tiers: bool) -> Group
             origin["block_size"] = f"{engine.block_size}, grown to hold a state"
             engine = replace(engine, block_size=size)
     return replace(group, engine=replace(engine, origin=MappingProxyType(origin)))
+
+
+def _has_cached_states(engine: EngineArgs, model: ModelConfig) -> bool:
+    """Whether the engine's prefix cache is on for a model with states, unless somebody says."""
+    if engine.scheduler != SGLANG:
+        return _caches_states(engine)
+    return load_profile(engine.engine_profile).states.is_cached(model.model_type)
 
 
 def with_indexed_blocks(group: Group, model: ModelConfig, hardware: Hardware | None) -> Group:

@@ -10,9 +10,11 @@ from llmsim import _native
 from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.schedulers import SGLANG
+from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL, tokens_of_requests
 from llmsim.config.errors import InfeasibleError
-from llmsim.lowering.kv.hybrid_cache import is_one_of
-from llmsim.lowering.overlap import is_outlined, overlaps, without_overlap
+from llmsim.lowering.overlap import overlaps, without_overlap
+from llmsim.lowering.scheduler import is_outlined
+from llmsim.lowering.types import LoweredGroup
 from llmsim.model import ModelConfig
 from llmsim.model.memory.ledger import MemoryLedger
 from llmsim.model.memory.pool_shares import PoolShares
@@ -28,9 +30,14 @@ _WINDOW_POOLS = {
 tokens fewer than config.json says their layers see before the one that attends
 (`get_attention_sliding_window_size`). Other models keep whole sequences.
 """
+_WINDOW_RATIO = 0.8
+"""SGLang's default of `swa_full_tokens_ratio`."""
+_STATE_RATIO = 0.9
+"""SGLang's default of `mamba_full_memory_ratio`."""
 _STATES_PER_SEQUENCE = 3
-_SLIDE_INTERVAL = 128
-"""Tokens that a window of decodes leaves until SGLang frees them (SGLANG_SWA_EVICTION_INTERVAL)."""
+"""Beside the prefix cache, without spare slots
+(MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO).
+"""
 
 
 def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
@@ -42,11 +49,13 @@ def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
     apart = windows > 0 or model.linear is not None
     if engine.scheduler != SGLANG or model.compressed is not None or not apart:
         return None
-    ratio = _window_ratio(engine) if window_of(model) > 0 else 1.0
+    window_ratio, state_ratio = engine.swa_full_tokens_ratio, engine.mamba_full_memory_ratio
+    if window_of(model) == 0:
+        window_ratio = 1.0
     return PoolShares(
-        window_ratio=ratio,
+        window_ratio=_WINDOW_RATIO if window_ratio is None else window_ratio,
         window_tokens=_most_window_tokens(group, model),
-        state_ratio=_or(engine.mamba_full_memory_ratio, 0.9),
+        state_ratio=_STATE_RATIO if state_ratio is None else state_ratio,
         states=_given_states(engine),
         states_per_sequence=_states_per_sequence(group, model),
     )
@@ -62,10 +71,10 @@ def window_of(model: ModelConfig) -> int:
 
 
 def window_pool(
-    group: Group, model: ModelConfig, ledger: MemoryLedger, *, tiers: bool
+    group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.WindowPoolConfig":
-    """The pool as SGLang's scheduler counts it, where that is modelled: not on decode instances,
-    with HiCache or the scheduler's outline, nor with drafts without a prefix cache.
+    """The pool as the scheduler counts it, where that is modelled: not on decode instances, with
+    HiCache or the scheduler's outline, nor with drafts without a prefix cache.
 
     Raises InfeasibleError where it is too small for one request beside a cached window.
     """
@@ -73,10 +82,12 @@ def window_pool(
     engine = group.engine
     if engine.scheduler != SGLANG or window_of(model) == 0 or ledger.window_blocks == 0:
         return pool
-    if not _schedules_windows(group, tiers=tiers):
+    drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
+    apart = scheduler.kv_consumer or engine.enable_hierarchical_cache or drafts_alone
+    if apart or is_outlined(engine, scheduler):
         return pool
     pool.window, pool.pages = window_of(model), ledger.window_blocks
-    needed = 2 * pool.window + _SLIDE_INTERVAL + 6 * engine.block_size
+    needed = 2 * pool.window + SLIDE_INTERVAL + 6 * engine.block_size
     held = pool.pages * engine.block_size
     if held < needed:
         raise InfeasibleError(
@@ -87,24 +98,17 @@ def window_pool(
     return pool
 
 
-def _schedules_windows(group: Group, *, tiers: bool) -> bool:
-    engine = group.engine
-    drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
-    apart = group.pd_type == "decode" or engine.enable_hierarchical_cache or drafts_alone
-    return not apart and not is_outlined(engine, tiers=tiers)
-
-
-def notes_of_pools(group: Group, model: ModelConfig, *, tiers: bool) -> tuple[str, ...]:
+def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
     """What of a pool of windows a run does not model, and what states change in the scheduler."""
-    notes = []
-    has_pool = group.engine.scheduler == SGLANG and window_of(model) > 0
-    if has_pool and not _schedules_windows(group, tiers=tiers):
+    model, scheduler, notes = lowered.model, lowered.scheduler, []
+    has_pool = lowered.engine.scheduler == SGLANG and window_of(model) > 0
+    if has_pool and scheduler is not None and scheduler.window_pool.window == 0:
         notes.append(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
             "of memory, but never keeps a request waiting here: on decode instances, with HiCache, "
             "KV tiers, or drafts without a prefix cache its rules are not modelled"
         )
-    if waits_for_states(group.engine, model):
+    if waits_for_states(lowered.engine, model):
         notes.append(
             f"{model.name}: each step waits for the one before, as in SGLang where states have no "
             "spare slots beside the prefix cache (mamba_radix_cache_strategy)"
@@ -124,14 +128,14 @@ def waits_for_states(engine: EngineArgs, model: ModelConfig) -> bool:
     cached = engine.scheduler == SGLANG and engine.enable_prefix_caching
     if not cached or model.linear is None or has_spare_states(engine, model):
         return False
-    return not is_one_of(model, load_profile(engine.engine_profile).states.overlapping)
+    return not load_profile(engine.engine_profile).states.overlaps(model.model_type)
 
 
 def has_spare_states(engine: EngineArgs, model: ModelConfig) -> bool:
     """Whether running sequences write states into spare slots (`mamba_radix_cache_strategy`)."""
     if engine.mamba_radix_cache_strategy is not None:
         return engine.mamba_radix_cache_strategy == "extra_buffer"
-    return is_one_of(model, load_profile(engine.engine_profile).states.spare)
+    return load_profile(engine.engine_profile).states.has_spare(model.model_type)
 
 
 def with_fewer_sequences(group: Group, ledger: MemoryLedger) -> Group:
@@ -152,10 +156,6 @@ def with_fewer_sequences(group: Group, ledger: MemoryLedger) -> Group:
     return replace(group, engine=replace(engine, max_num_seqs=most, origin=origin))
 
 
-def _window_ratio(engine: EngineArgs) -> float:
-    return _or(engine.swa_full_tokens_ratio, 0.8)
-
-
 def _most_window_tokens(group: Group, model: ModelConfig) -> int | None:
     """What running requests can hold at once, which sizes the pool without a prefix cache where
     their number is given; None: the ratio does.
@@ -164,15 +164,19 @@ def _most_window_tokens(group: Group, model: ModelConfig) -> int | None:
     given = not engine.is_default("max_num_seqs")
     if engine.enable_prefix_caching or window_of(model) == 0 or not given:
         return None
-    page = engine.block_size
-    drafts, decode = 1, page
+    verified, decode_tokens = 1, 0
     if engine.speculation is not None:
-        drafts = engine.speculation.verified
-        decode = 2 * max(engine.speculation.branches, drafts)
-    kept = window_of(model) + _SLIDE_INTERVAL * drafts + page + decode
+        verified = engine.speculation.verified
+        decode_tokens = 2 * max(engine.speculation.branches, verified)
     in_flight = 2 if overlaps(group) else 1
-    tokens = kept * engine.max_num_seqs + in_flight * engine.max_num_batched_tokens + page
-    return -(-tokens // page) * page
+    return tokens_of_requests(
+        window_of(model),
+        engine.block_size,
+        engine.max_num_seqs,
+        in_flight_tokens=in_flight * engine.max_num_batched_tokens,
+        verified=verified,
+        decode_tokens=decode_tokens,
+    )
 
 
 def _given_states(engine: EngineArgs) -> int | None:
@@ -188,7 +192,3 @@ def _states_per_sequence(group: Group, model: ModelConfig) -> int:
         return 1
     spare = (2 if overlaps(group) else 1) if has_spare_states(engine, model) else 0
     return _STATES_PER_SEQUENCE + spare
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value

@@ -7,6 +7,7 @@ from msgspec import Struct
 from llmsim import _native
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
+from llmsim.config.engine.sglang.window_pool import tokens_of_requests
 from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import (
     Case,
@@ -33,8 +34,6 @@ STORAGE_PS = 300 * PS_PER_US + 1
 """Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
 """
 STORAGE_PAGE_BYTES = 1000
-SLIDE_INTERVAL = 128
-"""Tokens that a window of decodes leaves until SGLang frees them (SGLANG_SWA_EVICTION_INTERVAL)."""
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -211,10 +210,10 @@ def window_tokens(config: Case) -> int:
     chunk: int = config["chunked_prefill_size"]
     if not config["disable_radix_cache"] or chunk <= 0:
         return int(most * config["swa_full_tokens_ratio"]) // page * page
-    kept = config["sliding_window"] + SLIDE_INTERVAL + page
     in_flight = 1 if config["disable_overlap_schedule"] else 2
-    cap: int = (kept + page) * config["max_running_requests"] + in_flight * chunk + page
-    return min(-(-cap // page) * page, most)
+    window, requests = config["sliding_window"], config["max_running_requests"]
+    held = tokens_of_requests(window, page, requests, in_flight_tokens=in_flight * chunk)
+    return min(held, most)
 
 
 def _host_cache(config: Case) -> "_native.HostCacheConfig":

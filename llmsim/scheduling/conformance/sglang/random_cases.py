@@ -12,14 +12,10 @@ from llmsim.config.engine.options import (
     SGLANG_BY_PRIORITY,
     SGLANG_POLICIES,
 )
+from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
-from llmsim.scheduling.conformance.sglang.ours import (
-    HANDED_OVER,
-    PAIR,
-    SLIDE_INTERVAL,
-    window_tokens,
-)
+from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR, window_tokens
 
 _DRAWN_POLICIES = SGLANG_POLICIES[:4]
 """The others take the place of these in some cases."""
