@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 EVENTS_PER_CALL = 100_000
 """Most events between two looks at signals and the progress bar."""
-WALL_MS_PER_CALL = 50
+WALL_MS_PER_CALL = 20
 """Milliseconds on the wall clock between two looks; no result depends on where a call ends."""
 
 Progress = Callable[["_native.Simulation"], None]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.search.bounds import ANY, Bounds, Range
+from llmsim.search.ceilings import Ceilings, exceeded, has_ceiling
 from llmsim.search.journal import Trial
 from llmsim.search.space import REQUESTS, Bound, Point, Space
 from llmsim.search.templates import DEPLOYMENT
@@ -16,13 +17,16 @@ EXACT = ("devices", "cost.price_per_hour")
 """Figures that are the same for any number of requests."""
 BLOCK = 512
 """Rows of points that are compared with all others at once."""
-AT_ONCE = 128
-"""Points of a rung that are run before bounds of others are compared with them again: which points
-run must not depend on how many processes there are.
+AT_FIRST, AT_ONCE = 16, 128
+"""Points of a rung that are run before others are compared with them again, at first and at most:
+which points run must not depend on how many processes there are.
 """
+_ROUNDED = 1e-9
+"""Share by which a ceiling is higher than the figure whose logarithm it comes from."""
 UNMET, BEATEN = "cannot meet a requirement", "cannot be better than a point that was run"
 """Why a point of a rung is not run: by its bounds it would not be an answer."""
-Evaluate = Callable[[Sequence[dict[str, Any]]], list[Trial]]
+Evaluate = Callable[[Sequence[dict[str, Any]], Sequence[Ceilings]], list[Trial]]
+"""Runs points, each of which may be stopped above its ceilings."""
 
 
 @dataclass
@@ -32,6 +36,8 @@ class Rung:
     requests: int
     points: int = 0
     """Points that were run."""
+    stopped: int = 0
+    """Of these, points of which a figure turned out to be above what an answer may have."""
     pruned: Counter[str] = field(default_factory=Counter)
     """Points that were not, by reason."""
     example: str = ""
@@ -48,12 +54,13 @@ def halved(
     """The trials of the last rung, without the number of requests in their points; `rungs` is added
     to.
 
-    With bounds, points are not run that would not stay for the next rung, or, at the last one, not
-    be on a front. What stays is what stays without bounds.
+    With bounds, points are not run, or not to the end, that would not stay for the next rung, or,
+    at the last one, not be on a front. What stays is what stays without bounds.
     """
     halving = space.file.halving
     assert halving is not None
     alive = list(points)
+    promising: list[int] = []
     trials: list[Trial] = []
     if bounds is not None:
         bounds.look_at(alive)
@@ -61,23 +68,32 @@ def halved(
         last = i + 1 == len(halving.requests)
         rungs.append(Rung(requests))
         field_of = _Field(space, requests, 0.0 if last else halving.margin, bounds)
-        trials = _run(evaluate, alive, field_of, rungs[-1])
+        trials = _run(evaluate, alive, field_of, rungs[-1], promising)
         if not last:
-            alive = [dict(trials[at].point) for at in near(space, trials, halving.margin)]
+            kept = [trials[at] for at in near(space, trials, halving.margin)]
+            alive = [dict(one.point) for one in kept]
+            promising = near(space, kept, 0.0)
     return trials
 
 
 def _run(
-    evaluate: Evaluate, points: Sequence[Point], contenders: "_Field", rung: Rung
+    evaluate: Evaluate,
+    points: Sequence[Point],
+    contenders: "_Field",
+    rung: Rung,
+    promising: Sequence[int],
 ) -> list[Trial]:
-    """The trials of the points that have to run, in the order of the points. Those that may be best
-    run first, so that others need not.
+    """The trials of the points that may stay, in the order of the points. Those that may be best
+    run first, so that others need not: those at `promising`, then those with the best bounds.
     """
     found: dict[int, Trial] = {}
-    order = contenders.order(points)
-    for first in range(0, len(order), AT_ONCE):
+    order = list(dict.fromkeys([*promising, *contenders.order(points)]))
+    at_once = AT_FIRST
+    while order:
         chosen = []
-        for at in order[first : first + AT_ONCE]:
+        batch, order = order[:at_once], order[at_once:]
+        at_once = min(2 * at_once, AT_ONCE)
+        for at in batch:
             reason, sentence = contenders.excludes(points[at])
             if reason:
                 rung.pruned[reason] += 1
@@ -85,7 +101,11 @@ def _run(
             else:
                 chosen.append(at)
         asked = [{**points[at], REQUESTS: rung.requests} for at in chosen]
-        for at, one in zip(chosen, evaluate(asked), strict=True):
+        ceilings = [contenders.ceilings(points[at]) for at in chosen]
+        for at, most, one in zip(chosen, ceilings, evaluate(asked, ceilings), strict=True):
+            if one.state == "stopped" or exceeded(one.values, most):
+                rung.stopped += 1
+                continue
             found[at] = replace(one, point=points[at])
             contenders.add(found[at])
         rung.points += len(chosen)
@@ -125,6 +145,29 @@ class _Field:
         best = np.array(self._best_costs(ranges))
         beaten = known and _is_beaten(best, np.array(known), self._margins)
         return (BEATEN, "") if beaten else ("", "")
+
+    def ceilings(self, point: Point) -> Ceilings:
+        """What latencies of a point may be at most while it may stay; none before a point of its
+        architecture may.
+        """
+        known = self._costs.get(architecture_of(self._space, point))
+        if self._bounds is None or not known:
+            return {}
+        found = {
+            name: _moved(bound.at_most, self._margin)
+            for name, bound in self._space.file.require.items()
+            if has_ceiling(name) and np.isfinite(bound.at_most)
+        }
+        best = np.array(self._best_costs(self._bounds.of(point, self._requests)))
+        within = np.array(known) + self._margins <= best
+        for at, (name, more) in enumerate(self._space.objectives):
+            if more or not has_ceiling(name):
+                continue
+            rivals = np.delete(within, at, axis=1).all(axis=1)
+            costs = np.array(known)[rivals, at] + self._margins[at]
+            beaten = float(np.exp(costs.min(initial=np.inf))) * (1 + _ROUNDED)
+            found[name] = min(found.get(name, np.inf), beaten)
+        return {name: most for name, most in found.items() if np.isfinite(most)}
 
     def add(self, trial: Trial) -> None:
         """A point that was run: those that may stay have to be beaten."""

@@ -26,16 +26,17 @@ from llmsim.search.figures import names
 from llmsim.search.space import Point
 
 FORMAT = 2
-State = Literal["feasible", "short", "infeasible", "failed"]
+State = Literal["feasible", "short", "stopped", "infeasible", "failed"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and what became of it: it meets all requirements, misses one, cannot run, or its run
-    failed.
+    """A point and what became of it: it meets all requirements, misses one, was stopped, cannot
+    run, or its run failed.
 
-    A failed run (killed, out of memory, a defect) says nothing about its point; it is not
-    journalled.
+    A run is stopped when a figure is certain to be above what an answer may have; `values` then has
+    that ceiling alone. A failed run (killed, out of memory, a defect) says nothing about its point;
+    it is not journalled.
     """
 
     point: Point

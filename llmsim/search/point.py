@@ -1,10 +1,11 @@
 """What a search asks a worker for, and how that ended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim.config.files.input_files import InputFile
+from llmsim.search.ceilings import Ceilings
 from llmsim.search.space import Bound
 
 FUNCTION = "llmsim.cli.run.point:ended"
@@ -17,6 +18,8 @@ LEAST_STEP = "least_step_ps"
 """The least time between two tokens of a request, ps; 0 where none is known."""
 VERDICTS = ("bad_input", "does_not_fit")
 """How a run ends that says of its point that it cannot run."""
+STOPPED = "stopped"
+"""How a run ends of which a figure is above its ceiling; its summary has the ceiling alone."""
 USAGE = "--help"
 """In the sentence of a command line that cannot be read, for which a run reports nothing."""
 
@@ -32,6 +35,8 @@ class Asked:
     figures: tuple[str, ...]
     """Names of the figures that are wanted."""
     allow_plugins: bool = False
+    ceilings: Ceilings = field(default_factory=dict)
+    """The run may stop as soon as a figure is certain to be above its ceiling."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,12 @@ def _course(space: Space, trials: Sequence[Trial], seed: int, course: Course) ->
         "candidates": course.candidates,
         "pruned": dict(course.pruned),
         "rungs": [
-            {"requests": one.requests, "points": one.points, "pruned": dict(one.pruned)}
+            {
+                "requests": one.requests,
+                "points": one.points,
+                "stopped": one.stopped,
+                "pruned": dict(one.pruned),
+            }
             for one in course.rungs
         ],
         "fronts": fronts(space, trials),
@@ -65,6 +70,10 @@ def counts_text(course: Course) -> str:
         more = f", {left:,} by their bounds not" if left else ""
         lines.append(f"{rung.points:,} points run with {rung.requests:,} requests{more}")
         lines += [f"  {count:>9,}  {reason}" for reason, count in sorted(rung.pruned.items())]
+        if rung.stopped:
+            lines.append(
+                f"  {rung.stopped:>9,}  of those that ran had a figure that rules them out"
+            )
     return "".join(f"{line}\n" for line in lines)
 
 

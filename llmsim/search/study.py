@@ -3,15 +3,16 @@ a large one.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.results.pareto import pareto_front
 from llmsim.search.bounds import Bounds
+from llmsim.search.ceilings import Ceilings
 from llmsim.search.figures import violations
 from llmsim.search.halving import Rung, architecture_of, halved
 from llmsim.search.journal import Trial
@@ -27,7 +28,14 @@ MOST_ASKED = 4
 """Points asked for, for each that is tried: those that were tried before are asked for again."""
 CANNOT = 1e6
 """By how much a point that cannot run misses each requirement."""
-Evaluate = Callable[[Sequence[dict[str, Any]]], list[Trial]]
+
+
+class Evaluate(Protocol):
+    """Runs points; the runs of a search that halves may be stopped above ceilings."""
+
+    def __call__(
+        self, points: Sequence[dict[str, Any]], ceilings: Sequence[Ceilings] = ()
+    ) -> list[Trial]: ...
 
 
 def is_grid(space: Space, trials: int) -> bool:

@@ -1,6 +1,7 @@
 """Runs points of a space in worker processes, and says of each why it is no answer."""
 
 import hashlib
+import math
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from llmsim.config.errors import InputError, PluginRefused
 from llmsim.config.files.code_identity import code_hash
 from llmsim.search.apply import Base, Run, run_of
 from llmsim.search.bounds import Bounds
+from llmsim.search.ceilings import Ceilings
 from llmsim.search.figures import (
     DEVICES,
     PRICE,
@@ -27,6 +29,7 @@ from llmsim.search.point import (
     FUNCTION,
     LEAST_STEP,
     LEAST_STEP_FUNCTION,
+    STOPPED,
     Asked,
     AskedCapacity,
     Ended,
@@ -60,15 +63,22 @@ class Trials:
         folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(folder / "trials.jsonl", base)
 
-    def of(self, points: Sequence[Point]) -> list[Trial]:
-        """The trials of points, in their order; those that are not known are run, some at a time.
+    def of(self, points: Sequence[Point], ceilings: Sequence[Ceilings] = ()) -> list[Trial]:
+        """The trials of points, in their order; those that are not known are run, some at a time,
+        and may stop above the ceilings of each.
 
         Neighbours that differ in the rate and the number of requests alone are run one after the
         other by one thread, so that their cluster is compiled in one process. A run that failed is
         run once more, alone: what lacked memory beside others may have enough of it then.
         """
-        wanted = {key_of(point): point for point in points if key_of(point) not in self._found}
-        alike = [list(found) for _, found in groupby(wanted.values(), _compiled_alike)]
+        all_ceilings = ceilings or [{}] * len(points)
+        wanted = {
+            key_of(point): (point, most)
+            for point, most in zip(points, all_ceilings, strict=True)
+            if not self._is_found(point, most)
+        }
+        neighbours = groupby(wanted.values(), lambda one: _compiled_alike(one[0]))
+        alike = [list(found) for _, found in neighbours]
         pool = ThreadPoolExecutor(self._workers.jobs)
         failed: list[Point] = []
         try:
@@ -78,7 +88,7 @@ class Trials:
                 else:
                     self._keep(trial)
             for point in failed:
-                self._keep(self._trial(point))
+                self._keep(self._trial(*wanted[key_of(point)]))
         except BaseException:
             self._workers.close()
             raise
@@ -105,10 +115,14 @@ class Trials:
         """How many points have an answer of this call or of an earlier one."""
         return sum(trial.state != "failed" for trial in self._found.values())
 
-    def _trials(self, points: Sequence[Point]) -> list[Trial]:
-        return [self._trial(point) for point in points]
+    def _is_found(self, point: Point, ceilings: Ceilings) -> bool:
+        found = self._found.get(key_of(point))
+        return found is not None and _counts(found, ceilings)
 
-    def _trial(self, point: Point) -> Trial:
+    def _trials(self, wanted: Sequence[tuple[Point, Ceilings]]) -> list[Trial]:
+        return [self._trial(point, ceilings) for point, ceilings in wanted]
+
+    def _trial(self, point: Point, ceilings: Ceilings) -> Trial:
         """The journal's answer, or a run's."""
         try:
             run = run_of(self._base, point)
@@ -118,16 +132,18 @@ class Trials:
         if excluded:
             return Trial(point, "infeasible", excluded, {DEVICES: float(run.devices)}, "")
         known = self.journal.answer(point, run)
-        return known if known is not None else self._run(point, run)
+        if known is not None and _counts(known, ceilings):
+            return known
+        return self._run(point, run, ceilings)
 
-    def _run(self, point: Point, run: Run) -> Trial:
+    def _run(self, point: Point, run: Run, ceilings: Ceilings) -> Trial:
         folder = _folder_of(point)
         if self._base.space.halves:
             folder = ""  # those of the best points are written at the end
         else:
             self._write(folder, run)
         try:
-            ended = self._ended(run)
+            ended = self._ended(run, ceilings)
         except WorkerDied as error:
             if error.code in INTERRUPTED:
                 raise KeyboardInterrupt from None
@@ -187,12 +203,13 @@ class Trials:
         self._write(folder, run_of(self._base, trial.point))
         return replace(trial, folder=folder)
 
-    def _ended(self, run: Run) -> Ended:
+    def _ended(self, run: Run, ceilings: Ceilings) -> Ended:
         space = self._base.space
         name = str(self._folder / "cluster.json")
         load, wanted = space.file.load, names(space)
         if load is None:
-            asked = Asked(run.cluster, name, run.words, tuple(wanted), self._allow_plugins)
+            figures = tuple(wanted)
+            asked = Asked(run.cluster, name, run.words, figures, self._allow_plugins, ceilings)
             ended: Ended = self._workers.ask(FUNCTION, asked)
             return ended
         bounds = bounds_of(load)
@@ -215,6 +232,11 @@ class Trials:
             return Trial(point, "infeasible", reason, wanted, folder)
         if ended.summary is None:
             return Trial(point, "failed", ended.failure, wanted, folder)
+        if ended.how == STOPPED:
+            ((name, ceiling),) = ended.summary.items()
+            return Trial(
+                point, "stopped", f"{name} is above {ceiling:.6g}", {name: ceiling}, folder
+            )
         known, where = {DEVICES: float(run.devices)}, str(space.path)
         if ended.capacity_rps is not None:
             known |= capacity_figures(ended.summary, ended.capacity_rps, run.devices, where)
@@ -226,6 +248,15 @@ class Trials:
             return Trial(point, "infeasible", reason, found, folder)
         reason = ended.said if ended.capacity_rps == 0 else shortfall(space.file.require, found)
         return Trial(point, "short" if reason else "feasible", reason, found, folder)
+
+
+def _counts(trial: Trial, ceilings: Ceilings) -> bool:
+    """Whether a trial says what is asked: a run that was stopped does not where a figure may be
+    higher than it then was.
+    """
+    if trial.state != "stopped":
+        return True
+    return any(ceilings.get(name, math.inf) <= least for name, least in trial.values.items())
 
 
 def _compiled_alike(point: Point) -> str:

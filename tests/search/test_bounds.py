@@ -1,7 +1,10 @@
 """Bounds of points: no run is better, and what they leave out would not have stayed."""
 
+import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,10 +12,12 @@ import pytest
 
 from llmsim.cli import main
 from llmsim.config.errors import InvariantError
+from llmsim.core import PS_PER_MS, RequestColumns, Status
 from llmsim.search.apply import load_base
 from llmsim.search.bounds import Bounds, Range
+from llmsim.search.ceilings import Ceilings, RunStopped, Watch, exceeded
 from llmsim.search.halving import BEATEN, UNMET, Rung, halved, near
-from llmsim.search.journal import Trial
+from llmsim.search.journal import State, Trial
 from llmsim.search.space import REQUESTS, Space
 from llmsim.search.study import fronts
 from llmsim.search.trials import Trials
@@ -107,12 +112,17 @@ def test_what_stays_is_what_stays_without_bounds(seed: int, tmp_path: Path) -> N
     }
     shares = draw.uniform(0.7, 1.0, 400)
 
-    def evaluate(wanted: Sequence[dict[str, Any]]) -> list[Trial]:
+    early = draw.uniform(0, 1, 400) < 0.5
+
+    def evaluate(wanted: Sequence[dict[str, Any]], ceilings: Sequence[Ceilings]) -> list[Trial]:
+        """Every second run above a ceiling stops, and the others show at their end that it is."""
         found = []
-        for point in wanted:
+        for point, most in zip(wanted, ceilings, strict=True):
             values = whole[point["number"]]
-            state = "feasible" if _meets(values) else "short"
-            found.append(Trial(point, state, "", values, ""))  # type: ignore[arg-type]
+            state: State = "feasible" if _meets(values) else "short"
+            if exceeded(values, most) and early[point["number"]]:
+                state, values = "stopped", {}
+            found.append(Trial(point, state, "", values, ""))
         return found
 
     every: list[Rung] = []
@@ -125,6 +135,7 @@ def test_what_stays_is_what_stays_without_bounds(seed: int, tmp_path: Path) -> N
     assert first.points + sum(first.pruned.values()) == 400 == every[0].points
     assert last.points + sum(last.pruned.values()) == every[1].points
     assert first.pruned[UNMET] and first.pruned[BEATEN] and first.example
+    assert first.stopped and last.stopped and every[0].stopped == 0
 
 
 def _meets(values: Mapping[str, float]) -> bool:
@@ -134,6 +145,63 @@ def _meets(values: Mapping[str, float]) -> bool:
 def _front(asked: Space, trials: Sequence[Trial]) -> list[Any]:
     found = fronts(asked, trials)
     return [(name, [trials[i] for i in found[name]]) for name in sorted(found)]
+
+
+def test_a_run_is_stopped_only_where_its_figure_ends_above_the_ceiling() -> None:
+    """However the other requests fare: they may all be as fast as can be, or never finish."""
+    draw = np.random.default_rng(5)
+    for requests, q in itertools.product((1, 2, 19, 20, 21, 200), (50, 90, 95, 99)):
+        ttft_ms = np.round(draw.lognormal(3, 1, requests), 3)
+        figure = "median_ttft_ms" if q == 50 else f"p{q}_ttft_ms"
+        for done in range(1, requests + 1):
+            ceiling = float(draw.choice(ttft_ms))
+            finished = np.arange(requests) < done
+            stopped = _is_stopped(ttft_ms, finished, figure, ceiling)
+            rest = np.where(finished, ttft_ms, 0.0)
+            least = min(np.percentile(rest, q), np.percentile(ttft_ms[:done], q))
+            assert not stopped or least > ceiling
+            if done == requests and np.percentile(ttft_ms, q, method="lower") > ceiling + 0.001:
+                assert stopped
+
+
+def _is_stopped(ttft_ms: np.ndarray, finished: np.ndarray, figure: str, ceiling: float) -> bool:
+    columns = _columns(ttft_ms, finished)
+    simulation: Any = SimpleNamespace(requests=lambda: columns)
+    try:
+        Watch({figure: ceiling}, len(ttft_ms))(simulation)
+    except RunStopped as stopped:
+        assert (stopped.figure, stopped.ceiling) == (figure, ceiling)
+        return True
+    return False
+
+
+def _columns(ttft_ms: np.ndarray, finished: np.ndarray) -> dict[str, np.ndarray]:
+    """Requests that came at 0, of which some have finished."""
+    kinds = {field.name: np.int64 for field in dataclasses.fields(RequestColumns)}
+    columns = {name: np.zeros(len(ttft_ms), kind) for name, kind in kinds.items()}
+    columns["status"] = np.where(finished, Status.FINISHED, Status.RUNNING)
+    columns["first_token_ps"] = np.where(finished, ttft_ms * PS_PER_MS, -1).astype(np.int64)
+    return columns
+
+
+def test_a_stopped_run_is_run_again_under_a_higher_ceiling(tmp_path: Path) -> None:
+    asked = space(tmp_path, gpus=2, halving={"requests": [20, 40]})
+    base = load_base(asked)
+    with Workers(1, apart=True) as workers:
+        (point, *_) = asked.grid()
+        wanted = {**point, REQUESTS: 40}
+
+        def trial(most: float) -> Trial:
+            again = Trials(base, tmp_path / "out", workers, lambda _: None)
+            return again.of([wanted], [{"p95_tpot_ms": most}])[0]
+
+        low = trial(0.001)
+        assert (low.state, low.values) == ("stopped", {"p95_tpot_ms": 0.001})
+        assert low.reason == "p95_tpot_ms is above 0.001"
+        assert trial(0.0005) == low
+        whole = trial(1e6)
+        assert whole.state == "feasible" and whole.values["p95_tpot_ms"] > 0.001
+        assert trial(0.001) == whole
 
 
 def test_a_margin_of_nothing_keeps_what_meets_bounds_with_one_end(tmp_path: Path) -> None:

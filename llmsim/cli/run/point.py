@@ -18,8 +18,9 @@ from llmsim.config.errors import LlmsimError
 from llmsim.config.files import input_files
 from llmsim.config.files.code_identity import code_hash
 from llmsim.config.files.kept import KeptWithFiles
+from llmsim.search.ceilings import RunStopped, Watch
 from llmsim.search.figures import figure, shortfall
-from llmsim.search.point import LEAST_STEP, Asked, AskedCapacity, Ended
+from llmsim.search.point import LEAST_STEP, STOPPED, Asked, AskedCapacity, Ended
 from llmsim.search.rates import words_at
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class _Run:
         options = self._options()
         try:
             code = act(options)
+        except RunStopped as stopped:
+            self.how, self.summary = STOPPED, {stopped.figure: stopped.ceiling}
+            return 0
         except BaseException as error:
             self.how = how_it_ended(error)
             raise
@@ -115,7 +119,8 @@ class _Run:
         full = costly or bool(options.require)
         causes = full or any(BLOCK in name for name in self._asked.figures)
         simulation = replace(prepared.simulation, record_sources=full, record_row_waits=causes)
-        results = simulate(prepared.lowered, prepared.workload, simulation)
+        watch = Watch(self._asked.ceilings, len(prepared.workload))
+        results = simulate(prepared.lowered, prepared.workload, simulation, watch)
         if options.require:
             from llmsim.api.verdicts.provenance_gate import require
 
