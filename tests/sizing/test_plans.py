@@ -47,13 +47,35 @@ def test_a_budget_that_the_engine_takes_unasked_is_no_plan_of_its_own(
     assert found == budgets
 
 
-def test_files_say_on_how_many_hosts_they_run(tmp_path: Path) -> None:
-    def head(count: int) -> str:
-        emit(Plan(SMALL, "H100", (Pool(Shape(8), count),)), tmp_path)
-        return (tmp_path / "vllm.sh").read_text(encoding="utf-8")
+def _script(name: str, pool: Pool, folder: Path) -> str:
+    emit(Plan(SMALL, "H100", (pool,)), folder)
+    return (folder / name).read_text(encoding="utf-8")
 
-    assert "# Run all lines on one host; node0 is its name.\n" in head(1)
-    assert "# Run the lines of node 0 on one host, those of node 1 on another;" in head(2)
+
+def test_files_say_on_how_many_hosts_they_run(tmp_path: Path) -> None:
+    on_one = _script("vllm.sh", Pool(Shape(4), 2), tmp_path)
+    assert "# Run all lines on one host; node0 is its name.\n" in on_one
+    on_two = _script("vllm.sh", Pool(Shape(8), 2), tmp_path)
+    assert "# Run the lines of node 0 on one host, those of node 1 on another;" in on_two
+
+
+@pytest.mark.parametrize(
+    ("name", "server", "router"),
+    [
+        ("vllm.sh", "vllm serve", "vllm-router"),
+        ("sglang.sh", "sglang.launch_server", "sglang_router"),
+    ],
+)
+def test_a_server_that_is_alone_answers_clients_itself(
+    name: str, server: str, router: str, tmp_path: Path
+) -> None:
+    alone = _script(name, Pool(Shape(8), 1), tmp_path)
+    assert router not in alone and "node0" not in alone
+    last = alone.splitlines()[-1]
+    assert server in last and last.endswith("--port 8000")
+    beside = _script(name, Pool(Shape(4), 2), tmp_path).splitlines()
+    assert router in beside[-1] and "--port 8000" in beside[-1]
+    assert all("--port 8000" not in line for line in beside if server in line)
 
 
 def resolved(plan: Plan) -> Deployment:

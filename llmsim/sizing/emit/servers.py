@@ -16,8 +16,10 @@ from llmsim.sizing.emit.arguments import (
 )
 from llmsim.sizing.plan import Plan, Pool
 
+PUBLIC_PORT = 8000
+"""Where clients ask: the router's, or that of a server which is alone."""
 FIRST_PORT = 8100
-ROUTER_PORT = 8000
+"""Of the servers behind a router."""
 SIDE_PORT = 5600
 """First port of vLLM's NIXL side channel, which every prefill and decode server needs."""
 POLICY = "power_of_two"
@@ -40,6 +42,8 @@ class Process:
     first_gpu: int
     first_rank: int
     """Data-parallel ranks of the instances before."""
+    alone: bool
+    """Whether there is no other instance, so that nothing has to route."""
 
     @property
     def gpus(self) -> list[str]:
@@ -50,7 +54,7 @@ class Process:
     @property
     def port(self) -> int:
         """Where its instance answers HTTP."""
-        return FIRST_PORT + self.number
+        return PUBLIC_PORT if self.alone else FIRST_PORT + self.number
 
     @property
     def head(self) -> str:
@@ -87,14 +91,17 @@ def placed(plan: Plan) -> Iterator[Process]:
     ranks = 0
     for number, ((first, *_), pool) in enumerate(plan._placed()):
         for rank in range(pool.shape.nodes):
-            process = Process(number, pool, first + rank, rank, used[first + rank], ranks)
+            node = first + rank
+            process = Process(number, pool, node, rank, used[node], ranks, _is_alone(plan))
             used[process.node] += len(process.gpus)
             yield process
         ranks += pool.shape.dp
 
 
 def vllm_script(plan: Plan) -> str:
-    """`vllm serve` lines; without roles a router spreads the requests over the ports."""
+    """`vllm serve` lines; several servers without roles get a router, which spreads the requests
+    over their ports.
+    """
     lines = _head(plan)
     visible = accelerator_of(plan).visible
     for one in placed(plan):
@@ -104,17 +111,22 @@ def vllm_script(plan: Plan) -> str:
         if one.rank == 0:
             words += ["--port", str(one.port)]
         lines += _server(one, f"{side}{_seen(visible, one)}vllm serve", words)
+    if not _is_alone(plan):
+        lines += _vllm_router(plan)
+    return "\n".join(lines) + "\n"
+
+
+def _vllm_router(plan: Plan) -> list[str]:
     roles = {role: _urls(plan, role) for role in ("prefill", "decode")}
     if plan.architecture == "pd":
-        lines.append("# vllm-router sends each prompt to a prefill and then to a decode server.")
+        does = "# vllm-router sends each prompt to a prefill and then to a decode server."
         words = ["--vllm-pd-disaggregation", "--policy", POLICY]
         words += [word for url in roles["prefill"] for word in ("--prefill", url)]
         words += [word for url in roles["decode"] for word in ("--decode", url)]
     else:
-        lines.append("# vllm-router spreads the requests over the servers.")
+        does = "# vllm-router spreads the requests over the servers."
         words = ["--worker-urls", *_urls(plan, None), "--policy", POLICY]
-    lines.append(f"vllm-router {shlex.join([*words, '--port', str(ROUTER_PORT)])}")
-    return "\n".join(lines) + "\n"
+    return [does, f"vllm-router {shlex.join([*words, '--port', str(PUBLIC_PORT)])}"]
 
 
 def sglang_script(plan: Plan) -> str:
@@ -134,7 +146,13 @@ def sglang_script(plan: Plan) -> str:
             words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + one.number)]
         command = f"{_seen(visible, one)}python -m sglang.launch_server"
         lines += _server(one, command, words)
-    router = ["--port", str(ROUTER_PORT), "--policy", POLICY]
+    if not _is_alone(plan):
+        lines.append(_sglang_router(plan))
+    return "\n".join(lines) + "\n"
+
+
+def _sglang_router(plan: Plan) -> str:
+    router = ["--port", str(PUBLIC_PORT), "--policy", POLICY]
     if plan.architecture == "pd":
         router.append("--pd-disaggregation")
         for one in _heads(plan):
@@ -144,11 +162,10 @@ def sglang_script(plan: Plan) -> str:
                 router += ["--decode", one.url]
     else:
         router += ["--worker-urls", *_urls(plan, None)]
-    lines.append(f"python -m sglang_router.launch_router {shlex.join(router)}")
-    return "\n".join(lines) + "\n"
+    return f"python -m sglang_router.launch_router {shlex.join(router)}"
 
 
-SEVERAL_HOSTS = (
+SEVERAL_HOSTS: tuple[str, ...] = (
     "# Run the lines of node 0 on one host, those of node 1 on another; node0, node1, ... are",
     "# their names.",
 )
@@ -156,9 +173,15 @@ ONE_HOST = ("# Run all lines on one host; node0 is its name.",)
 
 
 def _head(plan: Plan) -> list[str]:
-    hosts = SEVERAL_HOSTS if plan.nodes > 1 else ONE_HOST
     label = f"# {plan.label} of {plan.model} on {plan.devices} {plan.device}."
-    return ["#!/bin/sh", label, *hosts]
+    return ["#!/bin/sh", label, *_hosts(plan)]
+
+
+def _hosts(plan: Plan) -> tuple[str, ...]:
+    """Where the lines run; one line alone has no other host to name."""
+    if plan.nodes > 1:
+        return SEVERAL_HOSTS
+    return () if _is_alone(plan) else ONE_HOST
 
 
 def _seen(visible: str, process: Process) -> str:
@@ -167,7 +190,14 @@ def _seen(visible: str, process: Process) -> str:
 
 
 def _server(process: Process, command: str, words: list[str]) -> list[str]:
-    return [f"# {process.label}", f"{command} {shlex.join(words)} &"]
+    """The line that starts a process; beside others it goes on in the background."""
+    background = "" if process.alone else " &"
+    return [f"# {process.label}", f"{command} {shlex.join(words)}{background}"]
+
+
+def _is_alone(plan: Plan) -> bool:
+    """Whether a plan has one instance, which clients ask themselves."""
+    return sum(pool.count for pool in plan.pools) == 1
 
 
 def _heads(plan: Plan) -> list[Process]:
