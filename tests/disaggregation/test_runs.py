@@ -18,6 +18,7 @@ from llmsim.core import Results
 from llmsim.export.csv import write_csv
 from llmsim.export.parquet import write_requests
 from llmsim.export.step_graph.graph import iteration_graph
+from llmsim.lowering.network.contended import meeting
 from llmsim.model import load_model
 from llmsim.results.summary import summary
 from llmsim.rounds import round_of
@@ -215,7 +216,7 @@ def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, grou
     """
     keys = {**MOE, "async_scheduling": False, "launch_ns": 0}
     roles = [[instance(role, dp_group=role, **keys)] * 2 for role in ("prefill", "decode")]
-    path = written(tmp_path, cluster(*roles))
+    path = written(tmp_path, cluster([*roles[0], *roles[1]]))
     trace = "synthetic:n=4,rate=0.2,input=lognormal:200,output=fixed:4,seed=1"  # five seconds apart
     given = ["--cluster-config", str(path), "--dataset", trace, "--collective-costs", "links"]
     prepared = prepare(checked_options(given))
@@ -234,6 +235,47 @@ def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, grou
             mine = steps["group"] == member
             took = int(steps["end_ps"][mine][place] - steps["start_ps"][mine][place])
             assert took - prepared.lowered.groups[member].engine.host_gap_ps == end_ps
+
+
+def _ranks_with_roles(*nodes: list[str]) -> dict[str, Any]:
+    """Two ranks in lock-step of each role, on the nodes that name it once or twice."""
+    return cluster(*([instance(role, dp_group=role, **MOE) for role in node] for node in nodes))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "shared"),
+    [
+        (["prefill"] * 2 + ["decode"] * 2, (), [(0, 1), (2, 3)]),
+        ([["prefill"] * 2, ["decode"] * 2], (), []),
+        ([["prefill"] * 2, ["decode"], ["decode"]], (), [(2, 3)]),
+        ([["prefill"] * 2 + ["decode"], ["decode"]], (), [(0, 1), (2, 3)]),
+        ([["prefill"] * 2, ["decode"] * 2], ("--prefix-storage", "CPU"), [(0, 1), (2, 3)]),
+    ],
+    ids=["one node", "a node each", "decodes apart", "a node for three", "tiers"],
+)
+def test_collectives_share_ports_with_kv_that_takes_them(
+    nodes: list[Any], more: tuple[str, ...], shared: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    """Between nodes KV takes network cards, and collectives inside a node the switch."""
+    document = _ranks_with_roles(*(nodes if isinstance(nodes[0], list) else [nodes]))
+    for node in document["nodes"]:
+        node["cpu_mem"] = {"mem_size": 512, "mem_bw": 256, "mem_latency": 0}
+    options = ["--cluster-config", str(written(tmp_path, document)), "--dataset", TRACE, *more]
+    prepared = prepare(checked_options(options))
+    assert [domain.groups for domain in prepared.lowered.contended] == shared
+
+
+def test_collectives_on_ports_of_their_own_take_as_long_as_flows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, _ranks_with_roles(["prefill"] * 2, ["decode"] * 2))
+    apart = run(path)
+    monkeypatch.setattr(meeting, "_shares_ports_with_kv", lambda *_, tiers: True)
+    flows = run(path)
+    carried = [int(np.sum(one.links["bytes"])) for one in (flows, apart)]
+    assert carried[0] > carried[1] > 0, "flows are on the links of the network"
+    for name in ("first_token_ps", "finish_ps", "group"):
+        assert getattr(flows.requests, name).tolist() == getattr(apart.requests, name).tolist()
 
 
 NEXT = {"model_name": "Qwen/Qwen3-Next-80B-A3B-Instruct", "tp_size": 4}

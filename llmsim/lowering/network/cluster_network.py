@@ -106,6 +106,17 @@ def _node_of(deployment: Deployment, group: Group, rank: int, number: int) -> in
     return group.node + rank // group.devices_on_node if each is None else number // each
 
 
+def nodes_of_groups(deployment: Deployment) -> tuple[frozenset[int], ...]:
+    """By group, the nodes that its devices are on."""
+    numbers = count()
+    return tuple(
+        frozenset(
+            _node_of(deployment, group, rank, next(numbers)) for rank in range(group.num_devices)
+        )
+        for group in deployment.groups
+    )
+
+
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
     """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which
     are on `media`).

@@ -56,7 +56,7 @@ def contended_domains(
             continue
         kinds = set(met.get(domain, ()))
         if tiers or domain.takes_part_in_pd:
-            kinds |= kinds_with_kv(domain, crossed)
+            kinds |= kinds_with_kv(deployment, domain, crossed, tiers=tiers)
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
         where = placed_domain(deployment, domain, routes)
         moved = flows.moved(where, kinds, shapes)

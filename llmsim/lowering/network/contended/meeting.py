@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from llmsim.config import Deployment
+from llmsim.config import Deployment, Group
+from llmsim.lowering.network.cluster_network import nodes_of_groups
 from llmsim.lowering.network.contended import flows
 from llmsim.lowering.network.contended.domains import Domain, Kind, Source
 from llmsim.lowering.network.contended.plans import placed_domain
@@ -77,15 +78,44 @@ def may_contend(domain: Domain, *, exact: bool) -> bool:
     return exact or not domain.expanded
 
 
-def kinds_with_kv(domain: Domain, crossed: LinksCrossed | None) -> set[Kind]:
+def kinds_with_kv(
+    deployment: Deployment, domain: Domain, crossed: LinksCrossed | None, *, tiers: bool
+) -> set[Kind]:
     """Collectives on links that KV takes from group to group or to tiers.
 
     Without a topology, links inside an instance are its own: then only what is between members or
     stages is shared.
     """
-    if crossed is None:
-        return {"members", "stages"}
-    return _kinds_on(crossed.of_domain[domain], crossed.kv)
+    if crossed is not None:
+        return _kinds_on(crossed.of_domain[domain], crossed.kv)
+    return (
+        {"members", "stages"} if _shares_ports_with_kv(deployment, domain, tiers=tiers) else set()
+    )
+
+
+def _shares_ports_with_kv(deployment: Deployment, domain: Domain, *, tiers: bool) -> bool:
+    """Whether KV takes ports of the domain's devices that its collectives take, too: those to the
+    switch of a node, and between nodes the network cards. Tiers take all.
+    """
+    if tiers:
+        return True
+    nodes = nodes_of_groups(deployment)
+    own = {node for index in domain.members for node in nodes[index]}
+    others = [
+        nodes[other.index]
+        for index in domain.members
+        for other in deployment.groups
+        if _hands_over(other, deployment.groups[index])
+        or _hands_over(deployment.groups[index], other)
+    ]
+    spans_nodes = len(own) > 1
+    return any(spans_nodes or not own.isdisjoint(one) for one in others)
+
+
+def _hands_over(source: Group, target: Group) -> bool:
+    """Whether KV goes from one group to the other."""
+    roles = (source.pd_type, target.pd_type)
+    return roles == ("prefill", "decode") and source.model_name == target.model_name
 
 
 def contention_notes(met: Collection[Domain], *, exact: bool) -> tuple[str, ...]:
@@ -113,8 +143,11 @@ def unshared_notes(
     """
     names: dict[str, dict[str, None]] = {}
     for domain in domains:
-        beside = "KV is" if tiers or domain.takes_part_in_pd else "other groups are"
-        if not domain.in_lockstep or not (beside == "KV is" or domain in met):
+        kv_beside = tiers or domain.takes_part_in_pd
+        if routes is None:
+            kv_beside = kv_beside and _shares_ports_with_kv(deployment, domain, tiers=tiers)
+        beside = "KV is" if kv_beside else "other groups are"
+        if not domain.in_lockstep or not (kv_beside or domain in met):
             continue
         shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
         ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
@@ -141,10 +174,7 @@ def _kv_links(deployment: Deployment, routes: Routes) -> set[int]:
     found: set[int] = set()
     for source in deployment.groups:
         for target in deployment.groups:
-            if (source.pd_type, target.pd_type) != (
-                "prefill",
-                "decode",
-            ) or source.model_name != target.model_name:
+            if not _hands_over(source, target):
                 continue
             for a in routes.placed.devices[source.index]:
                 for b in routes.placed.devices[target.index]:
