@@ -1,4 +1,4 @@
-"""Asks `llmsim.size` eleven questions and checks the answers by an exhaustive search.
+"""Asks `llmsim.size` twelve questions and checks the answers by an exhaustive search.
 
 usage: python evaluation/size_questions.py [--check] [--only NAME]
 
@@ -74,6 +74,11 @@ QUESTIONS = (
     Asked(
         "afd", "Qwen/Qwen3-30B-A3B", "H100",
         {"rate": 60, "slo": "ttft:500,tpot:20", "architecture": "afd"},
+    ),
+    Asked(
+        "experts with roles", "deepseek-ai/DeepSeek-V3", "H200",
+        {"rate": 20, "input": "fixed:2000", "output_tokens": "fixed:500",
+         "slo": "ttft:2000,tpot:60"},
     ),
     Asked(
         "experts over nodes", "deepseek-ai/DeepSeek-R1", "H100",

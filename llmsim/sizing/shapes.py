@@ -115,10 +115,9 @@ def units(
     """Plans of one instance, or of one prefill and one decode instance, with the metric role that
     they are measured for: `both`, `prefill` or `decode`; `server` says which engine they run.
 
-    Prefill and decode instances are tensor-parallel, with whole experts or cut ones: pipelines and
-    data-parallel attention between two roles take seconds a run. Under `afd` the decode instances
-    have attention and FFN apart, or such instances do both. An instance of one role has as partner
-    the smallest one of the other role that fits the memory. Instances over several nodes come last.
+    Under `afd` the decode instances have attention and FFN apart, or such instances do both. An
+    instance of one role has as partner the smallest one of the other role that fits the memory.
+    Instances over several nodes come last.
     """
     if architecture == AFD:
         yield from _afd_units(model, device, devices_per_node, server)
@@ -135,10 +134,23 @@ def units(
                 one = plan(Pool(shape, 1), engine=engine)
                 if not _is_default(one):
                     yield one, "both"
-            elif not engine and shape.pp == shape.dp == 1:
+            elif not engine and _may_have_role(shape, devices_per_node):
                 pair = plan(Pool(shape, 1, "prefill"), Pool(shape, 1, "decode"))
                 yield pair, "prefill"
                 yield pair, "decode"
+
+
+def _may_have_role(shape: Shape, devices_per_node: int) -> bool:
+    """Whether prefill or decode instances are tried with a layout: not pipelines, and data-parallel
+    ranks only if they have a node to themselves. A run takes seconds where their rows meet KV: of
+    the other role on the node's switch, or on the network cards between nodes.
+    """
+    return shape.pp == 1 and (shape.dp == 1 or _has_a_node(shape, devices_per_node))
+
+
+def _has_a_node(shape: Shape, devices_per_node: int) -> bool:
+    """Whether an instance has one node, which has no room for another one of as many devices."""
+    return shape.nodes == 1 and shape.devices * 2 > devices_per_node
 
 
 def _is_default(plan: Plan) -> bool:

@@ -47,6 +47,19 @@ def test_a_budget_that_the_engine_takes_unasked_is_no_plan_of_its_own(
     assert found == budgets
 
 
+def test_data_parallel_ranks_have_roles_where_they_fill_a_node() -> None:
+    """Beside the other role on a node, or between nodes, their rows meet its KV."""
+    found = {
+        pool.shape
+        for plan, _ in units("deepseek-ai/DeepSeek-V3", "H200", "pd", 8)
+        for pool in plan.pools
+    }
+    assert Shape(8, ep=8, dp=8) in found and Shape(8, ep=8, dp=4) in found
+    assert Shape(16, ep=16, nodes=2) in found
+    assert all(shape.nodes == 1 and shape.devices == 8 for shape in found if shape.dp > 1)
+    assert all(shape.pp == 1 for shape in found)
+
+
 def _script(name: str, pool: Pool, folder: Path) -> str:
     emit(Plan(SMALL, "H100", (pool,)), folder)
     return (folder / name).read_text(encoding="utf-8")
