@@ -81,7 +81,7 @@ def window_pool(
     """The pool as the scheduler counts it, where that is modelled: not with HiCache or the
     scheduler's outline, nor with drafts without a prefix cache.
 
-    Raises InfeasibleError where it is too small for one request beside a cached window.
+    Raises InfeasibleError where it is too small for one request.
     """
     pool = _native.WindowPoolConfig()
     engine = group.engine
@@ -92,15 +92,24 @@ def window_pool(
     if apart or is_outlined(engine, scheduler):
         return pool
     pool.window, pool.pages = window_of(model), ledger.window_blocks
-    needed = 2 * pool.window + SLIDE_INTERVAL + 6 * engine.block_size
+    needed = _least_tokens(pool.window, engine.block_size, computes=not scheduler.kv_consumer)
     held = pool.pages * engine.block_size
     if held < needed:
         raise InfeasibleError(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens has {held} "
-            f"tokens, and one request beside a cached window takes {needed}; raise "
+            f"tokens, and one request takes {needed}; raise "
             "swa_full_tokens_ratio, or give the instance more memory"
         )
     return pool
+
+
+def _least_tokens(window: int, page: int, *, computes: bool) -> int:
+    """What one request takes: its window, what decodes leave before it slides, and pages of
+    rounding; who computes prompts also holds a cached window in front of its own.
+    """
+    if computes:
+        return 2 * window + SLIDE_INTERVAL + 6 * page
+    return window + SLIDE_INTERVAL + 3 * page
 
 
 def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:

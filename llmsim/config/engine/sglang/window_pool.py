@@ -40,6 +40,6 @@ def tokens_of_prompts(page: int, in_flight_tokens: int) -> int:
 
 
 def tokens_of_transfers(window: int, page: int, requests: int) -> int:
-    """Tokens beside so many running requests of a decode server for those whose KV is on its way."""
+    """Tokens beside so many running requests of a decode server: of those whose KV is coming."""
     rows = _MORE_ROWS * requests if requests <= _SMALL_BATCH_REQUESTS else 0
     return (window + page) * rows

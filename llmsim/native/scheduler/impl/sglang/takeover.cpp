@@ -131,7 +131,8 @@ void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
-// The end of a prompt comes with its own windows, whatever the tree has of them.
+// The end of a prompt comes with its own windows, whatever the tree has of them. Whose answer is
+// longer than the whole pool of windows waits in SGLang for ever, and goes on here.
 bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Running& running) {
   SglangHeld& held = held_[at(request)];
   Sequence& s = sequences_[request];
@@ -146,7 +147,7 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
   needed.all = std::max(needed.all, slots.all + answer(request) - running.retractable.all);
   needed.windows =
       std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
-  if (!needed.fit(spare(active, running.longest))) {
+  if (!needed.fit(spare(active, running.longest)) && memory_.taken_rows() > 0) {
     memory_.unlock(held);
     return false;
   }
