@@ -38,6 +38,8 @@ STORAGE_PS = 300 * PS_PER_US + 1
 """Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
 """
 STORAGE_PAGE_BYTES = 1000
+_NEVER_PS = 1 << 60
+"""When what one server of a pair waits for comes from another that stands still."""
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -117,9 +119,13 @@ def our_run(case: Case) -> OurRun:
         steps = [*ended, {"failed": str(ran.stalled)}]
     if case["config"].get("disaggregation_mode") not in HANDED_OVER:
         return OurRun(steps, [case])
-    landed = ran.transfers["kv_landed_ps"].tolist()
-    told = [at + transfers.MESSAGE_PS for at in ran.transfers["kv_reserved_ps"].tolist()]
-    times = {"landed_ps": landed, "told_ps": told}
+    landed, reserved = (ran.transfers[name] for name in ("kv_landed_ps", "kv_reserved_ps"))
+    times = {
+        "landed_ps": [at if at >= 0 else _NEVER_PS for at in landed.tolist()],
+        "told_ps": [
+            at + transfers.MESSAGE_PS if at >= 0 else _NEVER_PS for at in reserved.tolist()
+        ],
+    }
     return OurRun(steps, [case | times | {"config": config} for _, config in sides])
 
 

@@ -223,10 +223,10 @@ def _longest_window(config: Case) -> int:
     one request writes until its window slides, and prompts that come whole.
     """
     width = config.get("speculative_num_draft_tokens", 1)
-    room = window_tokens(config | {"sliding_window": 1}) - SLIDE_INTERVAL - 4 * width
+    room: int = window_tokens(config | {"sliding_window": 1}) - SLIDE_INTERVAL - 4 * width
     room -= 6 * int(config["page_size"])
     if config["chunked_prefill_size"] <= 0:
-        room -= config["context_length"]
+        room -= int(config["context_length"])
     return room // 2
 
 
@@ -240,7 +240,8 @@ def _decodes_alone(config: Case, request_tokens: int) -> bool:
     answer = min(config["context_length"], config["clip_max_new_tokens"])
     reserved = config["num_reserved_decode_tokens"] if caches(config) else 0
     beside = max(answer, reserved, SLIDE_INTERVAL + page)
-    return window_tokens(config) >= max(window, page) + 2 * page + beside
+    needed: int = max(window, page) + 2 * page + beside
+    return window_tokens(config) >= needed
 
 
 def _receiving(rng: np.random.Generator, config: Case) -> None:

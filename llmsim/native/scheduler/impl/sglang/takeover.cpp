@@ -47,7 +47,8 @@ void SglangTakeover::pass(const std::vector<RequestId>& running, std::vector<Req
 
 // Up to the end of the last whole page before it, a prefix in the tree ends with a whole window.
 std::int64_t SglangTakeover::window_start(std::int64_t tokens) const {
-  if (!takes_ends()) return 0;
+  const bool fit = tokens + kStrandedSlots <= memory_.window_capacity();
+  if (!memory_.windowed() || (!takes_ends() && fit)) return 0;
   const std::int64_t page = memory_.page_size(), window = memory_.window();
   const std::int64_t start =
       memory_.caching() ? tokens - 1 - std::max(window, page) : tokens - window;
@@ -82,7 +83,15 @@ std::int64_t SglangTakeover::spare_windows(std::int64_t active, std::int64_t lon
   return free - std::max(std::min(reserved_tokens_ * active, growth), longest);
 }
 
-// SGLang lets a request for ever wait that finds no reserve in an empty cache; here it goes on.
+// With pages of one token SGLang counts leaves of the tree as room for both kinds of layers, and
+// ends where they have too few windows; here the request waits.
+bool SglangTakeover::has_windows_for(RequestId request) const {
+  return !memory_.windowed() ||
+         missing_windows(request) <= memory_.window_available() + memory_.window_evictable();
+}
+
+// SGLang lets a request for ever wait that finds no reserve in an empty cache; here it goes on, and
+// one that is longer than the pool of windows with its end alone.
 void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting) {
   std::size_t resumed = 0;
   for (; resumed < retracted_.size() && memory_.rows() > 0; ++resumed) {
@@ -90,7 +99,8 @@ void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting
     const std::int64_t next = held_[at(request)].stranded ? kStrandedSlots : 0;
     const Tokens needed = with_reserve(pages_of(filled(request) + next));
     const auto others = active + static_cast<std::int64_t>(resumed);
-    if (!needed.fit(spare(others, {})) && memory_.taken_rows() > 0) break;
+    const bool fits = needed.fit(spare(others, {})) && has_windows_for(request);
+    if (!fits && memory_.taken_rows() > 0) break;
     take_pages(request);
     held_[at(request)].stranded = false;
     Sequence& s = sequences_[request];
@@ -147,11 +157,12 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
   needed.all = std::max(needed.all, slots.all + answer(request) - running.retractable.all);
   needed.windows =
       std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
-  if (!needed.fit(spare(active, running.longest)) && memory_.taken_rows() > 0) {
+  const bool fits = needed.fit(spare(active, running.longest)) && has_windows_for(request);
+  if (!fits && active > 0) {
     memory_.unlock(held);
     return false;
   }
-  if (takes_ends()) memory_.make_room(0, pages.windows);
+  if (takes_ends()) memory_.make_room(0, missing_windows(request));
   const std::int32_t cached = held.prefix;
   take_pages(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
@@ -164,11 +175,10 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
 void SglangTakeover::take_pages(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const auto end = static_cast<std::int32_t>(filled(request));
-  const std::int64_t pages = memory_.ceil(end) - held.kept, start = window_start(end);
-  memory_.make_room(pages, std::min(pages, memory_.ceil(end) - start));
+  memory_.make_room(memory_.ceil(end) - held.kept, missing_windows(request));
   memory_.take_row(held);
   memory_.grow(held, end);
-  memory_.leave_out_windows(held, start);
+  memory_.leave_out_windows(held, window_start(end));
   held.end = held.committed = end;
 }
 

@@ -92,6 +92,12 @@ class SglangTakeover {
     const Tokens slots = slots_of(tokens);
     return {memory_.ceil(slots.all), memory_.ceil(slots.windows)};
   }
+  // Slots of layers with a window that it takes beside those of its prefix.
+  std::int64_t missing_windows(RequestId request) const {
+    const std::int64_t end = filled(request);
+    return memory_.ceil(end) - std::max<std::int64_t>(window_start(end), held_[at(request)].kept);
+  }
+  bool has_windows_for(RequestId request) const;
   // Those pages, and what has to stay free beside them: without a prefix cache the pool of windows
   // has room for all that running requests keep.
   Tokens with_reserve(const Tokens& pages) const {
