@@ -182,8 +182,8 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
-    staged = (scheduler.kv_producer or scheduler.kv_consumer) and scheduler.stages > 1
-    role = staged or scheduler.decode_only
+    beside = scheduler.stages > 1 or engine.speculation is not None
+    role = ((scheduler.kv_producer or scheduler.kv_consumer) and beside) or scheduler.decode_only
     ordered = engine.scheduling_policy != "fcfs"
     return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
 

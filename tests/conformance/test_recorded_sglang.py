@@ -84,6 +84,15 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "dp_size": {1, 3},
     }.items():
         assert {config[option] for config in windowed} == values
+    receiving = [case for case in cases if case["config"]["sliding_window"] > 0]
+    receiving = [case for case in receiving if case["config"]["disaggregation_mode"] is not None]
+    for option, values in {
+        "disaggregation_mode": {"decode", "pair"},
+        "disaggregation_decode_enable_radix_cache": {False, True},
+        "page_size": {16, 64},
+    }.items():
+        assert {case["config"][option] for case in receiving} == values
+    assert sum(any(step["preempted"] for step in case["steps"]) for case in receiving) >= 2
     retracting = [any(step["preempted"] for step in case["steps"]) for case in cases]
     assert sum(retracting) >= 2
     asked = [request for case in cases for request in case["requests"]]

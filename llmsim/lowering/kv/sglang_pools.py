@@ -10,7 +10,12 @@ from llmsim import _native
 from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.schedulers import SGLANG
-from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL, tokens_of_requests
+from llmsim.config.engine.sglang.window_pool import (
+    SLIDE_INTERVAL,
+    tokens_of_prompts,
+    tokens_of_requests,
+    tokens_of_transfers,
+)
 from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.overlap import overlaps, without_overlap
 from llmsim.lowering.scheduler import is_outlined
@@ -73,29 +78,38 @@ def window_of(model: ModelConfig) -> int:
 def window_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.WindowPoolConfig":
-    """The pool as the scheduler counts it, where that is modelled: not on decode instances, with
-    HiCache or the scheduler's outline, nor with drafts without a prefix cache.
+    """The pool as the scheduler counts it, where that is modelled: not with HiCache or the
+    scheduler's outline, nor with drafts without a prefix cache.
 
-    Raises InfeasibleError where it is too small for one request beside a cached window.
+    Raises InfeasibleError where it is too small for one request.
     """
     pool = _native.WindowPoolConfig()
     engine = group.engine
     if engine.scheduler != SGLANG or window_of(model) == 0 or ledger.window_blocks == 0:
         return pool
     drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
-    apart = scheduler.kv_consumer or engine.enable_hierarchical_cache or drafts_alone
+    apart = engine.enable_hierarchical_cache or drafts_alone
     if apart or is_outlined(engine, scheduler):
         return pool
     pool.window, pool.pages = window_of(model), ledger.window_blocks
-    needed = 2 * pool.window + SLIDE_INTERVAL + 6 * engine.block_size
+    needed = _least_tokens(pool.window, engine.block_size, computes=not scheduler.kv_consumer)
     held = pool.pages * engine.block_size
     if held < needed:
         raise InfeasibleError(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens has {held} "
-            f"tokens, and one request beside a cached window takes {needed}; raise "
+            f"tokens, and one request takes {needed}; raise "
             "swa_full_tokens_ratio, or give the instance more memory"
         )
     return pool
+
+
+def _least_tokens(window: int, page: int, *, computes: bool) -> int:
+    """What one request takes: its window, what decodes leave before it slides, and pages of
+    rounding; who computes prompts also holds a cached window in front of its own.
+    """
+    if computes:
+        return 2 * window + SLIDE_INTERVAL + 6 * page
+    return window + SLIDE_INTERVAL + 3 * page
 
 
 def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
@@ -105,8 +119,8 @@ def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
     if has_pool and scheduler is not None and scheduler.window_pool.window == 0:
         notes.append(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
-            "of memory, but never keeps a request waiting here: on decode instances, with HiCache, "
-            "KV tiers, or drafts without a prefix cache its rules are not modelled"
+            "of memory, but never keeps a request waiting here: with HiCache, KV tiers, the "
+            "scheduler's outline, or drafts without a prefix cache its rules are not modelled"
         )
     if waits_for_states(lowered.engine, model):
         notes.append(
@@ -168,12 +182,17 @@ def _most_window_tokens(group: Group, model: ModelConfig) -> int | None:
     if engine.speculation is not None:
         verified = engine.speculation.verified
         decode_tokens = 2 * max(engine.speculation.branches, verified)
-    in_flight = 2 if overlaps(group) else 1
+    window, page = window_of(model), engine.block_size
+    if group.pd_type == "decode":
+        beside = tokens_of_transfers(window, page, engine.max_num_seqs)
+    else:
+        in_flight = 2 if overlaps(group) else 1
+        beside = tokens_of_prompts(page, in_flight * engine.max_num_batched_tokens)
     return tokens_of_requests(
-        window_of(model),
-        engine.block_size,
+        window,
+        page,
         engine.max_num_seqs,
-        in_flight_tokens=in_flight * engine.max_num_batched_tokens,
+        beside_tokens=beside,
         verified=verified,
         decode_tokens=decode_tokens,
     )

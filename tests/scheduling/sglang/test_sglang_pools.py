@@ -11,6 +11,7 @@ from token_balance import assert_nothing_is_lost
 
 import llmsim
 from llmsim import LlmsimError, _native
+from llmsim.scheduling.conformance.sglang.ours import our_run, window_tokens
 
 LOAD = "synthetic:n=4,rate=2,input=fixed:300,output=fixed:20"
 KEYS = {"A": 0, "B": 1 << 20, "C": 1 << 21}
@@ -187,3 +188,120 @@ def test_options_of_pools_that_mean_nothing_are_refused(options: dict[str, Any],
 def test_a_pool_of_windows_that_no_request_fits_is_refused() -> None:
     with pytest.raises(LlmsimError, match="raise swa_full_tokens_ratio"):
         run_of("openai/gpt-oss-20b", num_gpu_blocks_override=400)
+
+
+DECODES = {
+    "page_size": 16,
+    "chunked_prefill_size": 256,
+    "max_prefill_tokens": 16384,
+    "max_running_requests": 8,
+    "context_length": 2048,
+    "schedule_policy": "fcfs",
+    "enable_mixed_chunk": False,
+    "disable_overlap_schedule": True,
+    "disable_radix_cache": False,
+    "ends_with_stop_token": False,
+    "clip_max_new_tokens": 4096,
+    "enable_priority_scheduling": False,
+    "schedule_low_priority_values_first": False,
+    "disable_priority_preemption": False,
+    "priority_scheduling_preemption_threshold": 10,
+    "retraction_policy": "length",
+    "disaggregation_mode": "decode",
+    "transfer_ps": 1_000_000_000,
+    "num_reserved_decode_tokens": 0,
+    "disaggregation_decode_enable_radix_cache": True,
+    "max_total_tokens": 4096,
+    "sliding_window": 32,
+    "swa_full_tokens_ratio": 0.125,
+}
+"""A decode server whose pool of windows holds 512 tokens."""
+
+
+def taken_at_once(requests: int, prompt: int, answer: int, **options: Any) -> int:
+    """Of so many requests that come together, those that get memory first; all of them end."""
+    asked = [
+        {"id": f"r{i}", "arrival": 0.001, "segments": [[i, prompt]], "output_len": answer}
+        for i in range(requests)
+    ]
+    ran = our_run({"config": DECODES | options, "requests": asked})
+    assert len({name for step in ran.steps for name in step["finished"]}) == requests
+    (server,) = ran.servers
+    told_ps: list[int] = server["told_ps"]
+    return told_ps.count(min(told_ps))
+
+
+def test_a_decode_server_takes_the_end_of_a_prompt_of_the_pool_of_windows() -> None:
+    """Of 400 tokens the last 64 are needed, in pages of 16: seven requests fit in 512. In pages of
+    one token each takes 400, and the next one does not fit beside it.
+    """
+    assert taken_at_once(7, prompt=400, answer=8) == 7
+    assert taken_at_once(7, prompt=400, answer=8, page_size=1) == 1
+
+
+def test_who_decodes_alone_gets_on_with_an_answer_longer_than_the_pool() -> None:
+    """SGLang lets it wait for ever."""
+    options = {"disaggregation_decode_enable_radix_cache": False, "max_running_requests": 1}
+    assert window_tokens(DECODES | options) < 700
+    assert taken_at_once(1, prompt=100, answer=700, **options) == 1
+    whole = DECODES | options | {"page_size": 1}
+    assert window_tokens(whole) < 700
+    assert taken_at_once(1, prompt=100, answer=700, **options, page_size=1) == 1
+
+
+def test_a_decode_server_without_a_cache_has_windows_for_running_and_coming_requests() -> None:
+    """A window, 128 tokens that have left it and two pages for each of 8 requests, and a window and
+    a page for each of 16 more; none for more beside 33.
+    """
+    without = DECODES | {"disaggregation_decode_enable_radix_cache": False}
+    many = {"max_total_tokens": 1 << 20}
+    assert window_tokens(without | many) == 8 * (32 + 128 + 2 * 16) + 16 * (32 + 16)
+    of_33 = without | many | {"max_running_requests": 33}
+    assert window_tokens(of_33) == 33 * (32 + 128 + 2 * 16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300), st.integers(1, 200)), min_size=1),
+    st.sampled_from([1, 16]),
+    st.integers(1, 100),
+    st.sampled_from([0, 8, 100]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_everybody_ends_on_a_decode_server_with_windows(
+    requests: list[tuple[int, int, int]],
+    page: int,
+    window: int,
+    reserved: int,
+    caching: bool,
+    in_turn: bool,
+) -> None:
+    """With any window and a pool that holds one request; equal letters share their prompts."""
+    asked = [
+        {"id": f"r{i}", "arrival": 0.001, "segments": [[letter, prompt]], "output_len": answer}
+        for i, (letter, prompt, answer) in enumerate(requests)
+    ]
+    config = DECODES | {
+        "page_size": page,
+        "sliding_window": window,
+        "max_total_tokens": 800,
+        "swa_full_tokens_ratio": 0.6,
+        "num_reserved_decode_tokens": reserved,
+        "disaggregation_decode_enable_radix_cache": caching,
+        "disable_overlap_schedule": in_turn,
+    }
+    steps = our_run({"config": config, "requests": asked}).steps
+    assert {name for step in steps for name in step["finished"]} == {one["id"] for one in asked}
+
+
+def pool_notes(**options: Any) -> list[str]:
+    cluster = llmsim.Cluster.build("openai/gpt-oss-20b", "H100", tp=4, prefill=1, decode=1)
+    result = llmsim.run(cluster, LOAD, scheduler="sglang", **options)
+    assert len(result.requests) == 4
+    return [note for note in result.summary["notes"] if "keeps a request waiting" in note]
+
+
+def test_decode_instances_have_the_pool_unless_they_run_in_outline() -> None:
+    assert pool_notes() == []
+    assert len(pool_notes(scheduling_policy="priority")) == 1

@@ -6,21 +6,40 @@ the core `Sglang::kSlideInterval`).
 """
 
 
+_SMALL_BATCH_REQUESTS = 32
+"""Decode servers of at most so many running requests have room for others beside them (in the core
+`SglangTakeover::rows`).
+"""
+_MORE_ROWS = 2
+"""For each running request of those."""
+
+
 def tokens_of_requests(
     window: int,
     page: int,
     requests: int,
     *,
-    in_flight_tokens: int,
+    beside_tokens: int,
     verified: int = 1,
     decode_tokens: int = 0,
 ) -> int:
     """Tokens that so many running requests hold at most, in whole pages.
 
     Each holds its `window`, what its decodes of `verified` tokens leave until that is freed, a page
-    of rounding, and what one decode takes: `decode_tokens`, or a page. Prompts of the steps in
-    flight take `in_flight_tokens` and a page. Source: SGLang 0.5.23, `compute_swa_request_cap`.
+    of rounding, and what one decode takes: `decode_tokens`, or a page. What else holds windows
+    takes `beside_tokens`. Source: SGLang 0.5.23, `compute_swa_request_cap`.
     """
     kept = window + SLIDE_INTERVAL * verified + page + (decode_tokens or page)
-    tokens = kept * requests + in_flight_tokens + page
+    tokens = kept * requests + beside_tokens
     return -(-tokens // page) * page
+
+
+def tokens_of_prompts(page: int, in_flight_tokens: int) -> int:
+    """Tokens beside running requests that prompts of the steps in flight take at most."""
+    return in_flight_tokens + page
+
+
+def tokens_of_transfers(window: int, page: int, requests: int) -> int:
+    """Tokens beside so many running requests of a decode server: of those whose KV is coming."""
+    rows = _MORE_ROWS * requests if requests <= _SMALL_BATCH_REQUESTS else 0
+    return (window + page) * rows

@@ -234,7 +234,7 @@ RadixTree::WindowTop RadixTree::lock(NodeId node) {
 }
 
 void RadixTree::unlock(NodeId node, WindowTop top) {
-  if (keeps_windows()) unlock_windows(node, top);
+  unlock_windows(node, top);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;

@@ -55,6 +55,7 @@ class RadixTree {
   };
   // The name of the uppermost node whose window a lock holds; 0: it holds all up to the root.
   using WindowTop = std::int64_t;
+  static constexpr WindowTop kNoWindow = -1;  // its windows have been unlocked before it
   // Hears that another request has inserted a node's pages, or begun with them.
   class Hits {
    public:
@@ -88,6 +89,8 @@ class RadixTree {
   // such layers.
   void keep_windows(std::int32_t pages) { window_pages_ = pages; }
   bool keeps_windows() const { return window_pages_ > 0; }
+  // A lock of a node no longer holds windows; its top is `kNoWindow` from then on.
+  void unlock_windows(NodeId node, WindowTop top);
   // The least recently used part of such layers that nobody has locked goes: with its node where
   // that is a leaf that nobody has locked, else alone.
   Freed evict_window();
@@ -204,7 +207,6 @@ class RadixTree {
   void note_hit(NodeId node);
   // The windows of nodes.
   WindowTop lock_windows(NodeId node);
-  void unlock_windows(NodeId node, WindowTop top);
   void use_windows(NodeId node);
   void add_window(NodeId node);
   void drop_window(NodeId node);

@@ -22,6 +22,7 @@ RadixTree::WindowTop RadixTree::lock_windows(NodeId id) {
 }
 
 void RadixTree::unlock_windows(NodeId id, WindowTop top) {
+  if (!keeps_windows() || top == kNoWindow) return;
   for (; id != kRoot; id = nodes_[at(id)].parent) {
     Node& node = nodes_[at(id)];
     if (--node.window_locks == 0 && node.has_window) window_evictable_ += node.length;

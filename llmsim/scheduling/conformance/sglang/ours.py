@@ -7,7 +7,11 @@ from msgspec import Struct
 from llmsim import _native
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
-from llmsim.config.engine.sglang.window_pool import tokens_of_requests
+from llmsim.config.engine.sglang.window_pool import (
+    tokens_of_prompts,
+    tokens_of_requests,
+    tokens_of_transfers,
+)
 from llmsim.core import PS_PER_US
 from llmsim.scheduling.conformance.cases import (
     Case,
@@ -34,6 +38,8 @@ STORAGE_PS = 300 * PS_PER_US + 1
 """Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
 """
 STORAGE_PAGE_BYTES = 1000
+_NEVER_PS = 1 << 60
+"""When what one server of a pair waits for comes from another that stands still."""
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
 
@@ -50,7 +56,7 @@ def native_case(case: Case) -> Case:
         "max_num_seqs": config["max_running_requests"],
         "max_model_len": config["context_length"],
         "max_num_batched_tokens": most,
-        "enable_prefix_caching": _caches(config),
+        "enable_prefix_caching": caches(config),
         "enable_chunked_prefill": chunk > 0,
         "async_scheduling": not config["disable_overlap_schedule"],
         "ends_with_stop_token": config["ends_with_stop_token"],
@@ -70,7 +76,7 @@ def native_case(case: Case) -> Case:
     return {"config": translated, "resolved": resolved, "requests": case["requests"], **drafts}
 
 
-def _caches(config: Case) -> bool:
+def caches(config: Case) -> bool:
     """Whether there is a radix cache, which a decode server needs to be told."""
     if config.get("disaggregation_mode") == "decode":
         return bool(config.get("disaggregation_decode_enable_radix_cache", False))
@@ -105,7 +111,7 @@ class OurRun(Struct, frozen=True):
 
 def our_run(case: Case) -> OurRun:
     """Runs a case; where nobody runs what is left, the last step says so."""
-    sides = _sides(case)
+    sides = servers(case["config"])
     ran = run_simulation(case, _simulation(case, sides), [index for index, _ in sides])
     steps = [step for group in ran.groups for step in group]
     if ran.stalled is not None:
@@ -113,15 +119,18 @@ def our_run(case: Case) -> OurRun:
         steps = [*ended, {"failed": str(ran.stalled)}]
     if case["config"].get("disaggregation_mode") not in HANDED_OVER:
         return OurRun(steps, [case])
-    landed = ran.transfers["kv_landed_ps"].tolist()
-    told = [at + transfers.MESSAGE_PS for at in ran.transfers["kv_reserved_ps"].tolist()]
-    times = {"landed_ps": landed, "told_ps": told}
+    landed, reserved = (ran.transfers[name] for name in ("kv_landed_ps", "kv_reserved_ps"))
+    times = {
+        "landed_ps": [at if at >= 0 else _NEVER_PS for at in landed.tolist()],
+        "told_ps": [
+            at + transfers.MESSAGE_PS if at >= 0 else _NEVER_PS for at in reserved.tolist()
+        ],
+    }
     return OurRun(steps, [case | times | {"config": config} for _, config in sides])
 
 
-def _sides(case: Case) -> list[tuple[int, Case]]:
+def servers(config: Case) -> list[tuple[int, Case]]:
     """The groups under test: the index of each, and its configuration."""
-    config = case["config"]
     mode = config.get("disaggregation_mode")
     if mode == PAIR:
         own = config["prefill_server"]
@@ -208,12 +217,16 @@ def window_tokens(config: Case) -> int:
     page: int = config["page_size"]
     most: int = config["max_total_tokens"]
     chunk: int = config["chunked_prefill_size"]
-    if not config["disable_radix_cache"] or chunk <= 0:
+    decodes_alone = config.get("disaggregation_mode") == "decode"
+    if caches(config) or (chunk <= 0 and not decodes_alone):
         return int(most * config["swa_full_tokens_ratio"]) // page * page
-    in_flight = 1 if config["disable_overlap_schedule"] else 2
     window, requests = config["sliding_window"], config["max_running_requests"]
-    held = tokens_of_requests(window, page, requests, in_flight_tokens=in_flight * chunk)
-    return min(held, most)
+    if decodes_alone:
+        beside = tokens_of_transfers(window, page, requests)
+    else:
+        in_flight = 1 if config["disable_overlap_schedule"] else 2
+        beside = tokens_of_prompts(page, in_flight * chunk)
+    return min(tokens_of_requests(window, page, requests, beside_tokens=beside), most)
 
 
 def _host_cache(config: Case) -> "_native.HostCacheConfig":

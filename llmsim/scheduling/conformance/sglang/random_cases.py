@@ -15,7 +15,13 @@ from llmsim.config.engine.options import (
 from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
-from llmsim.scheduling.conformance.sglang.ours import HANDED_OVER, PAIR, window_tokens
+from llmsim.scheduling.conformance.sglang.ours import (
+    HANDED_OVER,
+    PAIR,
+    caches,
+    servers,
+    window_tokens,
+)
 
 _DRAWN_POLICIES = SGLANG_POLICIES[:4]
 """The others take the place of these in some cases."""
@@ -77,7 +83,7 @@ def random_case(seed: int, requests: int) -> Case:
     config["max_running_requests"] = min(
         max(config["max_running_requests"], least_running), most_running
     )
-    _windows(np.random.default_rng([seed, 73]), config)
+    _windows(np.random.default_rng([seed, 73]), config, least)
     return case
 
 
@@ -189,27 +195,53 @@ def _ranks(rng: np.random.Generator, config: Case) -> None:
     config["dp_size"] = int(rng.choice([2, 2, 3]))
 
 
-def _windows(rng: np.random.Generator, config: Case) -> None:
-    """Gives a third of the cases that can have them layers with a window, and a pool for those that
-    holds two of them, what one request writes until its window slides, and prompts that come whole.
+def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> None:
+    """Gives a third of the cases that can have them layers with a window, and a pool for those in
+    which each server can run any request alone; the longest one takes at most `request_tokens`.
     """
     hosted = config.get("enable_hierarchical_cache", False)
-    if rng.random() < 2 / 3 or hosted or config.get("disaggregation_mode") in HANDED_OVER:
+    if rng.random() < 2 / 3 or hosted:
         return
     if "speculative_algorithm" in config and config["disable_radix_cache"]:
         return
-    page = config["page_size"]
     cut = config["chunked_prefill_size"] > 0
     ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
-    windowed = config | {"swa_full_tokens_ratio": ratio, "sliding_window": 1}
-    width = config.get("speculative_num_draft_tokens", 1)
-    room = window_tokens(windowed) - SLIDE_INTERVAL - 6 * page - 4 * width
-    if not cut:
-        room -= config["context_length"]
-    if room < 2:
+    config_of_ratio = config | {"swa_full_tokens_ratio": ratio}
+    roles = [server for _, server in servers(config_of_ratio)]
+    computing = [server for server in roles if server.get("disaggregation_mode") != "decode"]
+    decoding = [server for server in roles if server.get("disaggregation_mode") == "decode"]
+    most = min((_longest_window(server) for server in computing), default=config["context_length"])
+    if most < 1:
         return
-    window = min(int(rng.choice([1, 16, 127, 128, 500])), room // 2)
-    config |= windowed | {"sliding_window": window}
+    window = {"sliding_window": min(int(rng.choice([1, 16, 127, 128, 500])), most)}
+    if all(_decodes_alone(server | window, request_tokens) for server in decoding):
+        config |= config_of_ratio | window
+
+
+def _longest_window(config: Case) -> int:
+    """Tokens of a window of which the pool of a server that computes prompts holds two, with what
+    one request writes until its window slides, and prompts that come whole.
+    """
+    width = config.get("speculative_num_draft_tokens", 1)
+    room: int = window_tokens(config | {"sliding_window": 1}) - SLIDE_INTERVAL - 4 * width
+    room -= 6 * int(config["page_size"])
+    if config["chunked_prefill_size"] <= 0:
+        room -= int(config["context_length"])
+    return room // 2
+
+
+def _decodes_alone(config: Case, request_tokens: int) -> bool:
+    """Whether a decode server's pool holds what it wants to be free before it takes a request: the
+    end of a prompt, and what its answer or its reserve takes; pages of one token hold all of it.
+    """
+    page, window = config["page_size"], config["sliding_window"]
+    if page == 1:
+        return window_tokens(config) >= request_tokens
+    answer = min(config["context_length"], config["clip_max_new_tokens"])
+    reserved = config["num_reserved_decode_tokens"] if caches(config) else 0
+    beside = max(answer, reserved, SLIDE_INTERVAL + page)
+    needed: int = max(window, page) + 2 * page + beside
+    return window_tokens(config) >= needed
 
 
 def _receiving(rng: np.random.Generator, config: Case) -> None:

@@ -30,12 +30,14 @@ bool Sglang::take_over(Batch& batch) {
   return false;
 }
 
-// Who was retracted has its tokens already.
+// Who was retracted has its tokens already. The tree takes all that has come at once, with the
+// windows that came with it, however much of it others had computed.
 void Sglang::bring_first_tokens(Batch& batch) {
   for (const RequestId request : joined_) {
     SglangHeld& held = held_[at(request)];
     Sequence& s = sequences_[request];
     const bool first = s.emitted() == 0;
+    held.branch = 0;
     memory_.checkpoint(request, held, held.end, SglangMemory::Then::kGoesOn);
     if (!first) continue;
     s.status = static_cast<std::uint8_t>(Status::kRunning);

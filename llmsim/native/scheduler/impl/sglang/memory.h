@@ -91,6 +91,10 @@ class SglangMemory {
   std::int64_t window_capacity() const { return window_pages_ * page_; }
   std::int64_t window_available() const { return window_free_ * page_; }
   std::int64_t window_evictable() const { return tree_.window_evictable() * page_; }
+  // Tokens that layers of either kind have slots for.
+  std::int64_t available_in_both() const {
+    return windowed() ? std::min(available(), window_available()) : available();
+  }
   // More was taken than there is.
   bool overdrawn() const { return free_ < 0 || window_free_ < 0; }
   std::int64_t rows() const { return rows_; }
@@ -129,23 +133,29 @@ class SglangMemory {
     held.locked = RadixTree::kRoot;
     held.window_top = 0;
   }
+  // The prefix stays, and its windows may go.
+  void unlock_window(SglangHeld& held) {
+    tree_.unlock_windows(held.locked, held.window_top);
+    held.window_top = RadixTree::kNoWindow;
+  }
   // Brings what only the host holds of a request's prefix to the device; false where it is too
   // little, or finds no room.
   bool load_back(SglangHeld& held);
   // Leaves of the tree leave the device until so many tokens are free, or none can; then windows.
-  bool make_room(std::int64_t tokens) {
+  bool make_room(std::int64_t tokens) { return make_room(tokens, tokens); }
+  bool make_room(std::int64_t tokens, std::int64_t window_tokens) {
     if (host_) host_->begin_walk();
     while (available() < tokens) {
       const RadixTree::Freed freed = host_ ? RadixTree::Freed{host_->evict()} : tree_.evict();
       if (freed.pages == 0) break;
       take_back(freed);
     }
-    while (windowed() && window_available() < tokens) {
+    while (windowed() && window_available() < window_tokens) {
       const RadixTree::Freed freed = tree_.evict_window();
       if (freed.window_pages == 0) break;
       take_back(freed);
     }
-    return available() >= tokens && (!windowed() || window_available() >= tokens);
+    return available() >= tokens && (!windowed() || window_available() >= window_tokens);
   }
   // The request's slots reach to `end`.
   void grow(SglangHeld& held, std::int32_t end) {
@@ -156,6 +166,12 @@ class SglangMemory {
       held.paged = paged;
     }
     held.slots = end;
+  }
+  // Of what it has just grown by, layers with a window need what is behind `start` alone.
+  void leave_out_windows(SglangHeld& held, std::int64_t start) {
+    if (!windowed() || start <= held.kept) return;
+    window_free_ += (start - held.kept) / page_;
+    held.behind_window = static_cast<std::int32_t>(start);
   }
   // Slots of the pages that it takes to grow to `end`.
   std::int64_t missing(const SglangHeld& held, std::int64_t end) const {

@@ -1,5 +1,7 @@
 #include "scheduler/impl/sglang/takeover.h"
 
+#include <limits>
+
 #include "scheduler/bookkeeping.h"
 
 namespace llmsim {
@@ -43,15 +45,62 @@ void SglangTakeover::pass(const std::vector<RequestId>& running, std::vector<Req
   });
 }
 
-// SGLang lets a request for ever wait that finds no reserve in an empty cache; here it goes on.
+// Up to the end of the last whole page before it, a prefix in the tree ends with a whole window.
+std::int64_t SglangTakeover::window_start(std::int64_t tokens) const {
+  const bool fit = tokens + kStrandedSlots <= memory_.window_capacity();
+  if (!memory_.windowed() || (!takes_ends() && fit)) return 0;
+  const std::int64_t page = memory_.page_size(), window = memory_.window();
+  const std::int64_t start =
+      memory_.caching() ? tokens - 1 - std::max(window, page) : tokens - window;
+  return std::max<std::int64_t>(0, start) / page * page;
+}
+
+// Of prompts that are longer than an end, none has an end longer than a page more.
+std::int32_t SglangTakeover::longest_prompt() const {
+  const std::int64_t page = memory_.page_size();
+  const Tokens reserve = with_reserve({});
+  std::int64_t tokens = memory_.capacity() - reserve.all;
+  if (memory_.windowed()) {
+    const std::int64_t windows = memory_.window_capacity() - reserve.windows;
+    if (!takes_ends() || pages_of(tokens).windows + page > windows)
+      tokens = std::min(tokens, windows);
+  }
+  return static_cast<std::int32_t>(tokens / page * page);
+}
+
+SglangTakeover::Tokens SglangTakeover::spare(std::int64_t active, const Tokens& longest) const {
+  const std::int64_t free = takes_ends() ? memory_.available() : memory_.available_in_both();
+  const std::int64_t reserved = std::max(reserved_tokens_ * active, longest.all);
+  return {free + memory_.evictable() - reserved, spare_windows(active, longest.windows)};
+}
+
+// The windows of those that hold memory grow until each of them is whole.
+std::int64_t SglangTakeover::spare_windows(std::int64_t active, std::int64_t longest) const {
+  if (!takes_ends()) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t free = memory_.window_available() + memory_.window_evictable();
+  const std::int64_t used = memory_.window_capacity() - free;
+  const std::int64_t growth = std::max<std::int64_t>(0, active * memory_.window() - used);
+  return free - std::max(std::min(reserved_tokens_ * active, growth), longest);
+}
+
+// With pages of one token SGLang counts leaves of the tree as room for both kinds of layers, and
+// ends where they have too few windows; here the request waits.
+bool SglangTakeover::has_windows_for(RequestId request) const {
+  return !memory_.windowed() ||
+         missing_windows(request) <= memory_.window_available() + memory_.window_evictable();
+}
+
+// SGLang lets a request for ever wait that finds no reserve in an empty cache; here it goes on, and
+// one that is longer than the pool of windows with its end alone.
 void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting) {
   std::size_t resumed = 0;
   for (; resumed < retracted_.size() && memory_.rows() > 0; ++resumed) {
     const RequestId request = retracted_[resumed];
     const std::int64_t next = held_[at(request)].stranded ? kStrandedSlots : 0;
-    const std::int64_t needed = memory_.ceil(filled(request) + next) + reserved_tokens_;
+    const Tokens needed = with_reserve(pages_of(filled(request) + next));
     const auto others = active + static_cast<std::int64_t>(resumed);
-    if (needed > spare(others, 0) && memory_.taken_rows() > 0) break;
+    const bool fits = needed.fit(spare(others, {})) && has_windows_for(request);
+    if (!fits && memory_.taken_rows() > 0) break;
     take_pages(request);
     held_[at(request)].stranded = false;
     Sequence& s = sequences_[request];
@@ -64,36 +113,56 @@ void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting
 }
 
 // One of those that run, going on alone, must find room for its answer in what the others leave.
-void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int64_t waiting) {
-  std::int64_t retractable = 0, longest = 0;
-  for (const RequestId request : running) retractable += sequences_[request].num_tokens;
+SglangTakeover::Running SglangTakeover::summed(const std::vector<RequestId>& running) const {
+  Tokens retractable, longest;
   for (const RequestId request : running) {
-    const std::int64_t whole = sequences_[request].prompt_tokens + answer(request);
-    longest = std::max(longest, whole - retractable);
+    const Sequence& s = sequences_[request];
+    retractable.all += s.num_tokens;
+    retractable.windows += slots_of(s.prompt_tokens).windows + s.emitted();
   }
+  for (const RequestId request : running) {
+    const Tokens prompt = slots_of(sequences_[request].prompt_tokens);
+    longest.all = std::max(longest.all, prompt.all + answer(request) - retractable.all);
+    longest.windows =
+        std::max(longest.windows, prompt.windows + answer(request) - retractable.windows);
+  }
+  return {retractable, longest};
+}
+
+void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int64_t waiting) {
+  const Running sums = summed(running);
   std::size_t taken = 0;
   for (; taken < queue_.size(); ++taken) {
     if (transferring_.size() >= most_transferring_ || memory_.rows() <= 0) break;
     const std::int64_t active = std::ssize(running) + waiting + num_transferring();
-    if (!reserve(queue_[taken], active, retractable, longest)) break;
+    if (!reserve(queue_[taken], active, sums)) break;
     transferring_.push_back({queue_[taken]});
   }
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
-bool SglangTakeover::reserve(RequestId request, std::int64_t active, std::int64_t retractable,
-                             std::int64_t longest) {
+// The end of a prompt comes with its own windows, whatever the tree has of them. Whose answer is
+// longer than the whole pool of windows waits in SGLang for ever, and goes on here.
+bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Running& running) {
   SglangHeld& held = held_[at(request)];
   Sequence& s = sequences_[request];
-  held.prefix = held.kept = memory_.match(request, s.prompt_tokens, held);
+  const std::int64_t shared = takes_ends() ? window_start(s.prompt_tokens) : s.prompt_tokens;
+  held.prefix = held.kept = memory_.match(request, static_cast<std::int32_t>(shared), held);
   memory_.lock(held, held.found);
-  const std::int64_t pages = memory_.ceil(s.prompt_tokens) - held.prefix;
-  const std::int64_t needed = std::max(
-      pages + reserved_tokens_, s.prompt_tokens - held.prefix + answer(request) - retractable);
-  if (needed > spare(active, longest)) {
+  if (takes_ends()) memory_.unlock_window(held);
+  Tokens slots = slots_of(s.prompt_tokens), pages = pages_of(s.prompt_tokens);
+  slots.all -= held.prefix;
+  pages.all -= held.prefix;
+  Tokens needed = with_reserve(pages);
+  needed.all = std::max(needed.all, slots.all + answer(request) - running.retractable.all);
+  needed.windows =
+      std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
+  const bool fits = needed.fit(spare(active, running.longest)) && has_windows_for(request);
+  if (!fits && active > 0) {
     memory_.unlock(held);
     return false;
   }
+  if (takes_ends()) memory_.make_room(0, missing_windows(request));
   const std::int32_t cached = held.prefix;
   take_pages(request);
   s.status = static_cast<std::uint8_t>(Status::kParked);
@@ -106,9 +175,10 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, std::int64_
 void SglangTakeover::take_pages(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const auto end = static_cast<std::int32_t>(filled(request));
-  memory_.make_room(memory_.ceil(end) - held.kept);
+  memory_.make_room(memory_.ceil(end) - held.kept, missing_windows(request));
   memory_.take_row(held);
   memory_.grow(held, end);
+  memory_.leave_out_windows(held, window_start(end));
   held.end = held.committed = end;
 }
 

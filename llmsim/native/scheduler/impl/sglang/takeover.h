@@ -15,6 +15,9 @@ namespace llmsim {
 // Requests take the pages of their prompts in order of arrival, while a number of tokens stays free
 // for each that holds memory already, and while the longest of those that run could go on alone.
 // A retracted request keeps its KV in host memory and comes back before anybody else takes pages.
+// Layers with a window have their own pool: with pages of several tokens a request takes of it what
+// the end of its prompt needs, and a share of it stays free likewise; with pages of one token it
+// takes as much of both.
 // Not SGLang's: copies to the host and back take no time, and the host has room for all of them.
 class SglangTakeover {
  public:
@@ -52,10 +55,7 @@ class SglangTakeover {
   }
 
   // The longest prompt that an empty cache has room for.
-  std::int32_t longest_prompt() const {
-    const std::int64_t tokens = memory_.capacity() - reserved_tokens_;
-    return static_cast<std::int32_t>(tokens / memory_.page_size() * memory_.page_size());
-  }
+  std::int32_t longest_prompt() const;
   bool empty() const { return queue_.empty() && transferring_.empty() && retracted_.empty(); }
   std::int32_t size() const {
     return static_cast<std::int32_t>(queue_.size() + transferring_.size() + retracted_.size());
@@ -73,10 +73,41 @@ class SglangTakeover {
     bool here = false;
   };
 
-  // Tokens that may be taken beside so many requests that hold memory.
-  std::int64_t spare(std::int64_t active, std::int64_t longest) const {
-    return memory_.available() + memory_.evictable() - std::max(reserved_tokens_ * active, longest);
+  // Of what all layers keep, and of what layers with a window do.
+  struct Tokens {
+    std::int64_t all = 0, windows = 0;
+    bool fit(const Tokens& spare) const { return all <= spare.all && windows <= spare.windows; }
+  };
+  // What requests that run would give back, and what the longest of them still takes then.
+  struct Running {
+    Tokens retractable, longest;
+  };
+
+  // Whether layers with a window get slots for the end of a prompt alone.
+  bool takes_ends() const { return memory_.windowed() && memory_.page_size() > 1; }
+  // The first of so many tokens for which layers with a window get slots.
+  std::int64_t window_start(std::int64_t tokens) const;
+  Tokens slots_of(std::int64_t tokens) const { return {tokens, tokens - window_start(tokens)}; }
+  Tokens pages_of(std::int64_t tokens) const {
+    const Tokens slots = slots_of(tokens);
+    return {memory_.ceil(slots.all), memory_.ceil(slots.windows)};
   }
+  // Slots of layers with a window that it takes beside those of its prefix.
+  std::int64_t missing_windows(RequestId request) const {
+    const std::int64_t end = filled(request);
+    return memory_.ceil(end) - std::max<std::int64_t>(window_start(end), held_[at(request)].kept);
+  }
+  bool has_windows_for(RequestId request) const;
+  // Those pages, and what has to stay free beside them: without a prefix cache the pool of windows
+  // has room for all that running requests keep.
+  Tokens with_reserve(const Tokens& pages) const {
+    const bool of_windows = memory_.caching() || !takes_ends();
+    return {pages.all + reserved_tokens_, pages.windows + (of_windows ? reserved_tokens_ : 0)};
+  }
+  // What may be taken beside so many requests that hold memory.
+  Tokens spare(std::int64_t active, const Tokens& longest) const;
+  std::int64_t spare_windows(std::int64_t active, std::int64_t longest) const;
+  Running summed(const std::vector<RequestId>& running) const;
   // Of its prompt and its answer, what has KV before it decodes.
   std::int64_t filled(RequestId request) const {
     const Sequence& s = sequences_[request];
@@ -87,8 +118,7 @@ class SglangTakeover {
   }
   void resume(std::int64_t active, std::vector<RequestId>& waiting);
   void preallocate(const std::vector<RequestId>& running, std::int64_t waiting);
-  bool reserve(RequestId request, std::int64_t active, std::int64_t retractable,
-               std::int64_t longest);
+  bool reserve(RequestId request, std::int64_t active, const Running& running);
   void take_pages(RequestId request);
 
   std::int64_t reserved_tokens_, new_tokens_;
