@@ -22,7 +22,7 @@ from llmsim.scheduling.conformance.cases import (
 from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage
 from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
-from llmsim.scheduling.conformance.sglang.ours import acceptance, window_tokens
+from llmsim.scheduling.conformance.sglang.ours import NEVER_PS, acceptance, window_tokens
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
 _FIRST_OUTPUT = 1_000_000_000
@@ -273,7 +273,7 @@ class Loop:
         """
         if self._finds_more():
             return
-        times = self._times_ahead()
+        times = [time for time in self._times_ahead() if time < NEVER_PS]
         if times:
             self.now_ps = max(self.now_ps, min(times))
 

@@ -38,7 +38,7 @@ STORAGE_PS = 300 * PS_PER_US + 1
 """Each operation of storage takes this, and `storage_ps` for each token; nothing else ends with it.
 """
 STORAGE_PAGE_BYTES = 1000
-_NEVER_PS = 1 << 60
+NEVER_PS = 1 << 60
 """When what one server of a pair waits for comes from another that stands still."""
 COPY_PS = 200 * PS_PER_US
 """A copy between the device and the host takes this, and `hicache_copy_ps` for each token."""
@@ -121,10 +121,8 @@ def our_run(case: Case) -> OurRun:
         return OurRun(steps, [case])
     landed, reserved = (ran.transfers[name] for name in ("kv_landed_ps", "kv_reserved_ps"))
     times = {
-        "landed_ps": [at if at >= 0 else _NEVER_PS for at in landed.tolist()],
-        "told_ps": [
-            at + transfers.MESSAGE_PS if at >= 0 else _NEVER_PS for at in reserved.tolist()
-        ],
+        "landed_ps": [at if at >= 0 else NEVER_PS for at in landed.tolist()],
+        "told_ps": [at + transfers.MESSAGE_PS if at >= 0 else NEVER_PS for at in reserved.tolist()],
     }
     return OurRun(steps, [case | times | {"config": config} for _, config in sides])
 
