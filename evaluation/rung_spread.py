@@ -20,11 +20,11 @@ import yaml
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.search.apply import load_base
-from llmsim.search.halving import architecture_of, needed_margin
 from llmsim.search.journal import Trial
 from llmsim.search.prune import Pruner
 from llmsim.search.space import REQUESTS, Point, Space, load_space
 from llmsim.search.study import fronts
+from llmsim.search.successive_halving.halving import architecture_of, needed_margin
 from llmsim.search.trials import Trials
 from llmsim.sizing.workers.workers import Workers
 

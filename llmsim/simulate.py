@@ -495,10 +495,12 @@ def _possible(
     lowered = (deployment, *(plan.lowered for plan in plans))
     groups = [one for each in lowered for one in each.groups]
     lockstep = [one for each in lowered for one in each.lockstep_groups]
+    has_images = workload.encoder_inputs is not None
     encodes = any(not one.untimed_encoder for one in groups)
+    has_attention_apart = any(one.afd is not None for one in lockstep)
     possible = {
-        "encoder_ps": workload.encoder_inputs is not None and encodes,
-        "m2n_ps": any(one.afd is not None for one in lockstep),
+        "encoder_ps": has_images and encodes,
+        "m2n_ps": has_attention_apart,
         "reconfigure_ps": deployment.layouts is not None,
     }
     return {name: parts for name, parts in causes.items() if possible.get(name, True)}
@@ -611,13 +613,16 @@ def _notes(
     groups = deployment.groups
     engines = [group.engine for group in groups]
     schedulers = [group.scheduler for group in groups if group.scheduler is not None]
+    caches_prefixes = any(engine.enable_prefix_caching for engine in engines)
+    has_lora_slots = any(engine.max_loras is not None for engine in engines)
+    has_encoder_budgets = all(scheduler.encoder.step_tokens > 0 for scheduler in schedulers)
     notes = notes_of_run(
         results,
-        prefix_caching=any(engine.enable_prefix_caching for engine in engines),
+        prefix_caching=caches_prefixes,
         open_loop=options.clients is None,
-        lora_slots=any(engine.max_loras is not None for engine in engines),
+        lora_slots=has_lora_slots,
         untimed_adapters=_first(group.untimed_adapters for group in groups),
-        encoder_budgets=all(scheduler.encoder.step_tokens > 0 for scheduler in schedulers),
+        encoder_budgets=has_encoder_budgets,
         untimed_encoder=_first(group.untimed_encoder for group in groups),
     )
     return notes if options.step_times is None else (*notes, options.step_times.note)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim.config.files.input_files import InputFile
-from llmsim.search.ceilings import Ceilings
 from llmsim.search.space import Bound
+from llmsim.search.successive_halving.ceilings import Ceilings
 
 FUNCTION = "llmsim.cli.run.point:ended"
 """Answers `Asked` with `Ended`; it reads a command line, so the search names it only."""

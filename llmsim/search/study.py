@@ -11,13 +11,13 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.results.pareto import pareto_front
-from llmsim.search.bounds import Bounds
-from llmsim.search.ceilings import Ceilings
 from llmsim.search.figures import violations
-from llmsim.search.halving import Rung, architecture_of, halved
 from llmsim.search.journal import Trial
 from llmsim.search.prune import Pruner
 from llmsim.search.space import Dimension, Point, Space
+from llmsim.search.successive_halving.bounds import Bounds
+from llmsim.search.successive_halving.ceilings import Ceilings
+from llmsim.search.successive_halving.halving import Rung, architecture_of, halved
 
 AT_ONCE = 8
 """Points that optuna is asked for together: what it proposes must not depend on how many processes
@@ -77,21 +77,17 @@ def search(
 
 def _asked_for(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list[Trial]:
     """The trials of points that optuna's sampler asks for, one after the other."""
-    optuna = _optuna(space, trials)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        directions=["maximize" if more else "minimize" for _, more in space.objectives],
-        sampler=_sampler(optuna, space, seed),
-    )
+    study = _optuna_study(space, trials, seed)
     found: dict[str, Trial] = {}
     # What is asked for again costs nothing, but may go on for ever.
     for _ in range(0, MOST_ASKED * trials, AT_ONCE):
         asked = [study.ask() for _ in range(AT_ONCE)]
-        points = [{one.name: _suggested(trial, one) for one in space.dimensions} for trial in asked]
+        points = [_point(space, trial) for trial in asked]
         keys = [_key(point) for point in points]
         unknown = list(dict.fromkeys(key for key in keys if key not in found))
         new = unknown[: trials - len(found)]
-        wanted = [p for key, p in zip(keys, points, strict=True) if key in found or key in new]
+        told = {*found, *new}
+        wanted = [point for key, point in zip(keys, points, strict=True) if key in told]
         results = {_key(result.point): result for result in evaluate(wanted)}
         found |= {key: results[key] for key in new}
         for trial, key in zip(asked, keys, strict=True):
@@ -100,6 +96,14 @@ def _asked_for(space: Space, evaluate: Evaluate, trials: int, seed: int) -> list
         if len(found) == trials:
             break
     return list(found.values())
+
+
+def _optuna_study(space: Space, trials: int, seed: int) -> Any:
+    optuna = _optuna(space, trials)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    directions = ["maximize" if more else "minimize" for _, more in space.objectives]
+    sampler = _sampler(optuna, space, seed)
+    return optuna.create_study(directions=directions, sampler=sampler)
 
 
 def _halved(
@@ -175,6 +179,11 @@ def _sampler(optuna: Any, space: Space, seed: int) -> Any:
     if len(space.objectives) == 1:
         return optuna.samplers.TPESampler(seed=seed)
     return optuna.samplers.NSGAIISampler(seed=seed, population_size=2 * AT_ONCE)
+
+
+def _point(space: Space, trial: Any) -> dict[str, Any]:
+    """The point that optuna asks for."""
+    return {one.name: _suggested(trial, one) for one in space.dimensions}
 
 
 def _suggested(trial: Any, dimension: Dimension) -> Any:

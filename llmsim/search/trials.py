@@ -12,8 +12,6 @@ from pathlib import Path
 from llmsim.config.errors import InputError, PluginRefused
 from llmsim.config.files.code_identity import code_hash
 from llmsim.search.apply import Base, Run, run_of
-from llmsim.search.bounds import Bounds
-from llmsim.search.ceilings import Ceilings
 from llmsim.search.figures import (
     DEVICES,
     PRICE,
@@ -37,6 +35,8 @@ from llmsim.search.point import (
 )
 from llmsim.search.rates import RATE
 from llmsim.search.space import REQUESTS, Point, bounds_of
+from llmsim.search.successive_halving.bounds import Bounds
+from llmsim.search.successive_halving.ceilings import Ceilings
 from llmsim.sizing.workers.workers import WorkerDied, Workers
 
 INTERRUPTED = (-signal.SIGINT, -signal.SIGTERM)

@@ -192,7 +192,8 @@ def test_the_files_name_both_groups(tmp_path: Path) -> None:
     write_requests(results, tmp_path / "requests.parquet")
     table = pq.read_table(tmp_path / "requests.parquet").to_pydict()
     assert set(table["group"]) == {1} and set(table["prefill_group"]) == {0}
-    assert table["kv_landed_ps"] == results.kv_transfers.kv_landed_ps.tolist()  # type: ignore[union-attr]
+    landed_ps = results.kv_transfers.kv_landed_ps.tolist()  # type: ignore[union-attr]
+    assert table["kv_landed_ps"] == landed_ps
     assert min(table["kv_transfer_ps"]) > 0
 
 

@@ -14,12 +14,12 @@ from llmsim.cli import main
 from llmsim.config.errors import InvariantError
 from llmsim.core import PS_PER_MS, RequestColumns, Status
 from llmsim.search.apply import load_base
-from llmsim.search.bounds import Bounds, Range
-from llmsim.search.ceilings import Ceilings, RunStopped, Watch, exceeded
-from llmsim.search.halving import BEATEN, UNMET, Rung, halved, near
 from llmsim.search.journal import State, Trial
 from llmsim.search.space import REQUESTS, Space
 from llmsim.search.study import fronts
+from llmsim.search.successive_halving.bounds import Bounds, Range
+from llmsim.search.successive_halving.ceilings import Ceilings, RunStopped, Watch, exceeded
+from llmsim.search.successive_halving.halving import BEATEN, UNMET, Rung, halved, near
 from llmsim.search.trials import Trials
 from llmsim.sizing.workers.workers import Workers
 from tests.search.test_model_spaces import AFD, space, written

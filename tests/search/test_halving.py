@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmsim.search.halving import near, needed_margin
 from llmsim.search.journal import Trial
+from llmsim.search.successive_halving.halving import near, needed_margin
 from tests.search.test_model_spaces import space
 
 

@@ -18,10 +18,10 @@ from llmsim.config.errors import LlmsimError
 from llmsim.config.files import input_files
 from llmsim.config.files.code_identity import code_hash
 from llmsim.config.files.kept import KeptWithFiles
-from llmsim.search.ceilings import RunStopped, Watch
 from llmsim.search.figures import figure, shortfall
 from llmsim.search.point import LEAST_STEP, STOPPED, Asked, AskedCapacity, Ended
 from llmsim.search.rates import words_at
+from llmsim.search.successive_halving.ceilings import RunStopped, Watch
 
 if TYPE_CHECKING:
     from llmsim.api.preparation.prepare import Compiled
@@ -71,12 +71,9 @@ class _Run:
         """The checked options; the dataset and the number of requests differ from run to run."""
         asked = self._asked
         plugins = "--allow-plugins" if asked.allow_plugins else "--no-allow-plugins"
-        split = [word.partition("=") for word in asked.words]
-        own = {name: value for name, _, value in split[::-1]}
-        dataset, requests = own.get(DATASET, ""), own.get(REQUESTS, "0")
-        is_number = requests.isdecimal() and len(requests) < 10
-        plain = bool(dataset) and is_number
         words = (f"--cluster-config={asked.name}", *asked.words, plugins)
+        dataset, requests = _load_of(asked.words)
+        plain = bool(dataset) and requests is not None
         if plain:
             varying = (f"{DATASET}=", f"{REQUESTS}=")
             fixed = [word for word in words if not word.startswith(varying)]
@@ -90,7 +87,7 @@ class _Run:
                 raise
 
         options = _OPTIONS.get(words, checked, keep=not asked.allow_plugins)
-        return replace(options, dataset=dataset, num_reqs=int(requests)) if plain else options
+        return replace(options, dataset=dataset, num_reqs=requests) if plain else options
 
     def _compiled(self, options: RunOptions) -> "Compiled":
         return _COMPILED.get(Cluster(self._asked.cluster, self._asked.name), options)
@@ -130,6 +127,15 @@ class _Run:
         code = verdict(results, summary["invariants"])
         self.summary = summary
         return code
+
+
+def _load_of(words: Sequence[str]) -> tuple[str, int | None]:
+    """The dataset that words name, and how many of its requests: 0 is all, None no number."""
+    split = [word.partition("=") for word in words]
+    first = {name: value for name, _, value in reversed(split)}
+    requests = first.get(REQUESTS, "0")
+    is_number = requests.isdecimal() and len(requests) < 10
+    return first.get(DATASET, ""), int(requests) if is_number else None
 
 
 class _KeptDataset:

@@ -121,13 +121,13 @@ def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str
     """Says that nothing is in the pool: no weights by placement, no tier of the prefix cache (which
     are on `media`).
     """
+    if deployment.pool is None:
+        return ()
     placements = [group.offloading.placement for group in deployment.groups]
     placed = {entry.weights or "" for one in placements if one is not None for entry in one.entries}
-    if (
-        deployment.pool is None
-        or "CXL" in media
-        or any(place.startswith("cxl") for place in placed)
-    ):
+    holds_weights = any(place.startswith("cxl") for place in placed)
+    holds_kv = "CXL" in media
+    if holds_weights or holds_kv:
         return ()
     return (
         (

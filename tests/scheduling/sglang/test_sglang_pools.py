@@ -232,11 +232,21 @@ def taken_at_once(requests: int, prompt: int, answer: int, **options: Any) -> in
 
 
 def test_a_decode_server_takes_the_end_of_a_prompt_of_the_pool_of_windows() -> None:
-    """Of 400 tokens the last 64 are needed, in pages of 16: seven requests fit in 512. In pages of
+    """Of 400 tokens the last 48 are needed, in pages of 16: seven requests fit in 512. In pages of
     one token each takes 400, and the next one does not fit beside it.
     """
     assert taken_at_once(7, prompt=400, answer=8) == 7
     assert taken_at_once(7, prompt=400, answer=8, page_size=1) == 1
+
+
+def test_a_request_waits_for_its_windows_and_the_reserve_beside_them() -> None:
+    """Of 100 tokens each request takes 48 of the pool of windows, and 200 more have to be free.
+    Those that are taken hold a window of 32 already, so that nothing is kept free for them.
+    """
+    reserve = {"num_reserved_decode_tokens": 200, "max_total_tokens": 8192}
+    ratio = {"swa_full_tokens_ratio": 512 / 8192}
+    taken = taken_at_once(8, prompt=100, answer=8, **reserve, **ratio)
+    assert 48 * (taken - 1) + 48 + 200 <= 512 < 48 * taken + 48 + 200
 
 
 def test_who_decodes_alone_gets_on_with_an_answer_longer_than_the_pool() -> None:

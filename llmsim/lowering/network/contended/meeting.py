@@ -88,9 +88,10 @@ def kinds_with_kv(
     """
     if crossed is not None:
         return _kinds_on(crossed.of_domain[domain], crossed.kv)
-    return (
-        {"members", "stages"} if _shares_ports_with_kv(deployment, domain, tiers=tiers) else set()
-    )
+    is_alone = len(domain.members) == 1 and domain.group.layout.pp == 1
+    if is_alone or not _shares_ports_with_kv(deployment, domain, tiers=tiers):
+        return set()
+    return {"members", "stages"}
 
 
 def _shares_ports_with_kv(deployment: Deployment, domain: Domain, *, tiers: bool) -> bool:
@@ -100,16 +101,16 @@ def _shares_ports_with_kv(deployment: Deployment, domain: Domain, *, tiers: bool
     if tiers:
         return True
     nodes = nodes_of_groups(deployment)
-    own = {node for index in domain.members for node in nodes[index]}
-    others = [
-        nodes[other.index]
-        for index in domain.members
+    members = [deployment.groups[index] for index in domain.members]
+    own = {node for group in members for node in nodes[group.index]}
+    partners = [
+        other
         for other in deployment.groups
-        if _hands_over(other, deployment.groups[index])
-        or _hands_over(deployment.groups[index], other)
+        if any(_hands_over(other, one) or _hands_over(one, other) for one in members)
     ]
-    spans_nodes = len(own) > 1
-    return any(spans_nodes or not own.isdisjoint(one) for one in others)
+    takes_network_cards = len(own) > 1
+    shares_a_switch = any(not own.isdisjoint(nodes[partner.index]) for partner in partners)
+    return bool(partners) and (takes_network_cards or shares_a_switch)
 
 
 def _hands_over(source: Group, target: Group) -> bool:
@@ -143,16 +144,13 @@ def unshared_notes(
     """
     names: dict[str, dict[str, None]] = {}
     for domain in domains:
-        kv_beside = tiers or domain.takes_part_in_pd
-        if routes is None:
-            kv_beside = kv_beside and _shares_ports_with_kv(deployment, domain, tiers=tiers)
-        beside = "KV is" if kv_beside else "other groups are"
-        if not domain.in_lockstep or not (kv_beside or domain in met):
+        if not domain.in_lockstep:
             continue
-        shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
-        ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
-        where = placed_domain(deployment, domain, routes)
-        alone = [op.name for op in ops if flows.kind_of(op, shapes, where) is None]
+        meets_kv = _may_meet_kv(deployment, domain, routes, tiers=tiers)
+        if not meets_kv and domain not in met:
+            continue
+        beside = "KV is" if meets_kv else "other groups are"
+        alone = _collectives_alone(deployment, domain, routes)
         names.setdefault(beside, {}).update(dict.fromkeys(alone))
     return tuple(
         f"{', '.join(alone)}: these exchanges take their own times, whatever {beside} on the same "
@@ -160,6 +158,23 @@ def unshared_notes(
         for beside, alone in names.items()
         if alone
     )
+
+
+def _may_meet_kv(
+    deployment: Deployment, domain: Domain, routes: Routes | None, *, tiers: bool
+) -> bool:
+    """Whether KV may be on links of the domain's collectives; on a topology always."""
+    if not (tiers or domain.takes_part_in_pd):
+        return False
+    return routes is not None or _shares_ports_with_kv(deployment, domain, tiers=tiers)
+
+
+def _collectives_alone(deployment: Deployment, domain: Domain, routes: Routes | None) -> list[str]:
+    """Names of the collectives between members that are never flows."""
+    shapes = flows.stand_ins(deployment, domain.members, on_topology=routes is not None)
+    where = placed_domain(deployment, domain, routes)
+    ops = [op for op in flows.collectives_of(domain) if op.among != "tp"]
+    return [op.name for op in ops if flows.kind_of(op, shapes, where) is None]
 
 
 def _links_by_source(

@@ -12,7 +12,7 @@ from llmsim.config.engine.sglang.window_pool import (
     tokens_of_requests,
     tokens_of_transfers,
 )
-from llmsim.core import PS_PER_US
+from llmsim.core import PS_PER_US, Int64
 from llmsim.scheduling.conformance.cases import (
     Case,
     group_spec,
@@ -120,11 +120,13 @@ def our_run(case: Case) -> OurRun:
     if case["config"].get("disaggregation_mode") not in HANDED_OVER:
         return OurRun(steps, [case])
     landed, reserved = (ran.transfers[name] for name in ("kv_landed_ps", "kv_reserved_ps"))
-    times = {
-        "landed_ps": [at if at >= 0 else NEVER_PS for at in landed.tolist()],
-        "told_ps": [at + transfers.MESSAGE_PS if at >= 0 else NEVER_PS for at in reserved.tolist()],
-    }
+    times = {"landed_ps": _later(landed, 0), "told_ps": _later(reserved, transfers.MESSAGE_PS)}
     return OurRun(steps, [case | times | {"config": config} for _, config in sides])
+
+
+def _later(times_ps: Int64, delay_ps: int) -> list[int]:
+    """So much later than each time; a time of -1 never comes."""
+    return [at + delay_ps if at >= 0 else NEVER_PS for at in times_ps.tolist()]
 
 
 def servers(config: Case) -> list[tuple[int, Case]]:

@@ -199,18 +199,20 @@ def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> Non
     """Gives a third of the cases that can have them layers with a window, and a pool for those in
     which each server can run any request alone; the longest one takes at most `request_tokens`.
     """
+    is_drawn = rng.random() >= 2 / 3
     hosted = config.get("enable_hierarchical_cache", False)
-    if rng.random() < 2 / 3 or hosted:
-        return
-    if "speculative_algorithm" in config and config["disable_radix_cache"]:
+    drafts_alone = "speculative_algorithm" in config and config["disable_radix_cache"]
+    if not is_drawn or hosted or drafts_alone:
         return
     cut = config["chunked_prefill_size"] > 0
     ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
     config_of_ratio = config | {"swa_full_tokens_ratio": ratio}
-    roles = [server for _, server in servers(config_of_ratio)]
-    computing = [server for server in roles if server.get("disaggregation_mode") != "decode"]
-    decoding = [server for server in roles if server.get("disaggregation_mode") == "decode"]
-    most = min((_longest_window(server) for server in computing), default=config["context_length"])
+    computing: list[Case] = []
+    decoding: list[Case] = []
+    for _, server in servers(config_of_ratio):
+        decodes = server.get("disaggregation_mode") == "decode"
+        (decoding if decodes else computing).append(server)
+    most = min(map(_longest_window, computing), default=config["context_length"])
     if most < 1:
         return
     window = {"sliding_window": min(int(rng.choice([1, 16, 127, 128, 500])), most)}

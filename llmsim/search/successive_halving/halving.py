@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from llmsim.search.bounds import ANY, Bounds, Range
-from llmsim.search.ceilings import Ceilings, exceeded, has_ceiling
 from llmsim.search.journal import Trial
 from llmsim.search.space import REQUESTS, Bound, Point, Space
+from llmsim.search.successive_halving.bounds import ANY, Bounds, Range
+from llmsim.search.successive_halving.ceilings import Ceilings, exceeded, has_ceiling
 from llmsim.search.templates import DEPLOYMENT
 
 EXACT = ("devices", "cost.price_per_hour")
@@ -119,6 +119,16 @@ class _Field:
         self._space, self._requests, self._margin = space, requests, margin
         self._bounds = bounds
         self._margins = _margins(space, margin)
+        self._required = {
+            name: _moved(bound.at_most, margin)
+            for name, bound in space.file.require.items()
+            if has_ceiling(name) and np.isfinite(bound.at_most)
+        }
+        self._watched = {
+            name: at
+            for at, (name, more) in enumerate(space.objectives)
+            if has_ceiling(name) and not more
+        }
         self._costs: dict[str, list[list[float]]] = {}
 
     def order(self, points: Sequence[Point]) -> list[int]:
@@ -153,21 +163,15 @@ class _Field:
         known = self._costs.get(architecture_of(self._space, point))
         if self._bounds is None or not known:
             return {}
-        found = {
-            name: _moved(bound.at_most, self._margin)
-            for name, bound in self._space.file.require.items()
-            if has_ceiling(name) and np.isfinite(bound.at_most)
-        }
+        costs = np.array(known) + self._margins
         best = np.array(self._best_costs(self._bounds.of(point, self._requests)))
-        within = np.array(known) + self._margins <= best
-        for at, (name, more) in enumerate(self._space.objectives):
-            if more or not has_ceiling(name):
-                continue
-            rivals = np.delete(within, at, axis=1).all(axis=1)
-            costs = np.array(known)[rivals, at] + self._margins[at]
-            beaten = float(np.exp(costs.min(initial=np.inf))) * (1 + _ROUNDED)
-            found[name] = min(found.get(name, np.inf), beaten)
-        return {name: most for name, most in found.items() if np.isfinite(most)}
+        found: dict[str, float] = dict(self._required)
+        for name, at in self._watched.items():
+            better_elsewhere = np.delete(costs <= best, at, axis=1).all(axis=1)
+            least = float(np.exp(costs[better_elsewhere, at].min(initial=np.inf)))
+            if np.isfinite(least):
+                found[name] = min(found.get(name, np.inf), least * (1 + _ROUNDED))
+        return found
 
     def add(self, trial: Trial) -> None:
         """A point that was run: those that may stay have to be beaten."""
