@@ -17,7 +17,12 @@ from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.source import Curve
 from llmsim.costs.sources.silicon.database import TablePath
 from llmsim.costs.sources.silicon.experts.curve import moe_curve
-from llmsim.costs.sources.silicon.experts.rows import COLUMNS, SHAPE, wanted_shape
+from llmsim.costs.sources.silicon.experts.rows import (
+    COLUMNS,
+    MILD_POWER_LAW,
+    SHAPE,
+    wanted_shape,
+)
 from llmsim.costs.sources.silicon.gemm import GemmTable
 from llmsim.model import Dtypes, load_model
 from tests.costs.builders import needs_database, request, split_grid
@@ -31,6 +36,8 @@ def experts(
     points_ms: dict[int, float],
     last: int,
     distribution: str = "power_law_1.2",
+    uneven_ms: dict[int, float] | None = None,
+    kernel: str = "triton",
     **asks: Any,
 ) -> Curve:
     """The curve of a model's own shape from a table with these times by tokens."""
@@ -48,12 +55,13 @@ def experts(
         {
             "moe_dtype": "bfloat16",
             "num_tokens": tokens,
-            "distribution": distribution,
-            "kernel_source": "triton",
+            "distribution": choices,
+            "kernel_source": kernel,
             "latency": ms,
             **sizes,
         }
-        for tokens, ms in points_ms.items()
+        for choices, points in ((distribution, points_ms), (MILD_POWER_LAW, uneven_ms or {}))
+        for tokens, ms in points.items()
     ]
     path = folder / "moe_perf.parquet"
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in COLUMNS}), path)
@@ -112,6 +120,29 @@ def test_even_rows_count_the_tiles_that_random_choices_fill(tmp_path: Path) -> N
     outputs_ms = pairs * 2048 * 2 * 2 / bytes_per_s * 1e3  # written, and read by the sum
     assert padded == pytest.approx((4.0 - outputs_ms) * 4.5 / 4 + outputs_ms, rel=2e-3)
     assert unpadded == pytest.approx(4.0, rel=1e-9)
+
+
+def test_kernels_of_small_tiles_pad_less(tmp_path: Path) -> None:
+    """512 rows of each expert are eight tiles of 64, and eight and a half by chance."""
+    times_ms = {16: 0.5, 8192: 4.0}
+    kernel = "vllm_flashinfer_trtllm_experts"
+    padded = experts(tmp_path, times_ms, 8192, "balanced", kernel=kernel).ps[8192] / 1e9
+    outputs_ms = 8192 * 8 * 2048 * 2 * 2 / LIGHT.memory_bandwidth_bytes_per_s * 1e3
+    assert padded == pytest.approx((4.0 - outputs_ms) * 8.5 / 8 + outputs_ms, rel=2e-3)
+
+
+def test_no_padding_exceeds_what_more_uneven_choices_were_measured_to_take(tmp_path: Path) -> None:
+    """Few tokens touch fewer experts by a power law than at random, so its times count only above
+    those without padding.
+    """
+    times_ms, words = {16: 0.5, 8192: 4.0}, "no longer than more uneven ones take"
+    free = experts(tmp_path, times_ms, 8192, "balanced")
+    for uneven_ms, expected_ms in ((4.1, 4.1), (3.0, 4.0), (9.0, free.ps[8192] / 1e9)):
+        uneven = {16: 0.1, 8192: uneven_ms}
+        curve = experts(tmp_path, times_ms, 8192, "balanced", uneven)
+        assert curve.ps[8192] / 1e9 == pytest.approx(expected_ms, rel=1e-6), uneven_ms
+        assert curve.ps[16] == free.ps[16]
+        assert (words in curve.source) == (uneven_ms < 9.0)
 
 
 @pytest.mark.parametrize(("fixed", "expected_ms"), [(False, 2), (True, 7)])

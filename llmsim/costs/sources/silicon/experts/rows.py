@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from llmsim.costs.experts.grouped_work import (
     GATED,
-    MARLIN_TILE_ROWS,
     PLAIN,
     MoeShape,
     tile_rows_of,
@@ -55,7 +54,8 @@ IN_TURN = "balanced"
 """The distribution of rows whose tokens chose all experts in turn: sixteen tokens with eight
 experts each touch all of 128, where random choices touch 82.
 """
-POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
+MILD_POWER_LAW = "power_law_1.01"
+POWER_LAWS = {MILD_POWER_LAW: 1.01, "power_law_1.2": 1.2}
 """Distributions of rows whose tokens chose experts of uneven popularity -> the law's exponent."""
 MXFP4 = "mxfp4"
 """Experts with a scale for 32 elements of 4 bits, of which the tables have two names."""
@@ -121,14 +121,20 @@ class ExpertRows(Struct, frozen=True, eq=False):
     label: str
     most_tile_rows: int
     """Rows of one expert that a thread block multiplies at most."""
+    uneven: Columns
+    """Rows of the same kernels whose tokens chose by the mild power law, where measured."""
 
     @property
     def nearest(self) -> MoeShape:
         """The measured shape with the fewest doublings to the wanted one."""
-        return min(
-            shapes_of(self.rows),
-            key=lambda candidate: (distance(candidate, self.wanted), str(candidate)),
-        )
+        return nearest_shape(self.rows, self.wanted)
+
+    def uneven_of(self, shape: MoeShape) -> Columns | None:
+        """Uneven rows of a shape whose one rank has all experts: a rank of several has other loads
+        than even ones have on it.
+        """
+        rows = of_shape(self.uneven, shape)
+        return rows if shape.ep == 1 and len(rows["latency"]) else None
 
 
 def expert_rows(
@@ -172,9 +178,10 @@ def _with_first_tiles(
         rows = _kept(rows, kernels & (rows["moe_dtype"] == MOE_DTYPES[op.weight_dtype][0]))
         rows = _kept(rows, untuned_rows(system, sizes_of(rows)))
         if len(rows["latency"]):
+            uneven = _of_mild_power_law(rows)
             rows = _by_routing(rows, _distributions(op, request))
             label = f"{table.label}, default tiles of vLLM {request.engine.vllm}"
-            yield ExpertRows(rows, wanted, label, FIRST_TILE_ROWS)
+            yield ExpertRows(rows, wanted, label, FIRST_TILE_ROWS, uneven)
 
 
 def _of_dtypes(
@@ -207,11 +214,12 @@ def _of_dtypes(
                 rows = _kept(rows, plausible)
             else:
                 label += ", whose rows read weights faster than the memory"
+            uneven = _of_mild_power_law(rows)
             rows = _by_routing(rows, _distributions(op, request))
             if name == MARLIN_MXFP4:
                 label += " on Marlin"
-            tile_rows = MARLIN_TILE_ROWS if on_marlin else tile_rows_of(dtype)
-            yield ExpertRows(rows, wanted, label, tile_rows)
+            kernel = MARLIN if on_marlin else _usual_kernel(rows, nearest_shape(rows, wanted))
+            yield ExpertRows(rows, wanted, label, tile_rows_of(dtype, kernel), uneven)
 
 
 def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> str:
@@ -222,6 +230,30 @@ def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> st
         return min((distance(shape, wanted) for shape in shapes), default=np.inf)
 
     return min(MXFP4_INPUTS[request.engine.framework], key=doublings)
+
+
+def nearest_shape(rows: Columns, wanted: MoeShape) -> MoeShape:
+    """The measured shape with the fewest doublings to the wanted one."""
+    return min(shapes_of(rows), key=lambda candidate: (distance(candidate, wanted), str(candidate)))
+
+
+def of_shape(rows: Columns, shape: MoeShape) -> Columns:
+    """The rows of one measured shape."""
+    sizes = [shape.hidden, shape.inter, shape.topk, shape.experts, shape.tp, shape.ep]
+    return _kept(rows, np.all(sizes_of(rows) == np.array(sizes), axis=1))
+
+
+def _usual_kernel(rows: Columns, shape: MoeShape) -> str:
+    """The kernel of most rows of a shape; nothing where a table names no kernels."""
+    kernels = of_shape(rows, shape).get("kernel_source")
+    if kernels is None:
+        return ""
+    names, counts = np.unique(kernels.astype(str), return_counts=True)
+    return str(names[counts.argmax()])
+
+
+def _of_mild_power_law(rows: Columns) -> Columns:
+    return _kept(rows, rows["distribution"] == MILD_POWER_LAW)
 
 
 def _kept(rows: Columns, keep: NDArray[np.bool_]) -> Columns:
