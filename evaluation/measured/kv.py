@@ -11,11 +11,15 @@ from typing import Any
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
-from llmsim.model.memory.hybrid_groups import KEEPS_STATE, SEES_ALL
 from measured.models import MODELS
 from measured.points import Skipped
 
-CARDS = {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200", "NVIDIA L40S": "L40S"}
+CARDS = {
+    "NVIDIA H100 80GB HBM3": "H100",
+    "NVIDIA H200": "H200",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA GB10": "GB10",
+}
 PARTLY = ("FAILED", "inferred", "fragments", "cut off", "doubt", "crashed")
 """Words of a note on a row that is not fully described."""
 
@@ -124,23 +128,15 @@ def predict(server: Server, scratch: Path) -> Predicted:
     except LlmsimError as error:
         raise Skipped(str(error)) from error
     ledger = group.ledger
-    return Predicted(_tokens(server, group, ledger.num_blocks), ledger.lines)
+    return Predicted(_tokens(group), ledger.lines)
 
 
-def _tokens(server: Server, group: Any, blocks: int) -> int:
-    """As vLLM prints it: the blocks over those of a request of the longest length, in tokens."""
-    tables = group.ledger.tables
-    if tables is None:
-        return int(blocks * group.engine.block_size)
-    most = group.engine.max_model_len
-    budget = group.engine.max_num_batched_tokens
-    need = 0
-    for window in tables.windows:
-        chunk = -window if window < KEEPS_STATE else 0
-        seen = chunk or window - 1
-        held = most if window in (SEES_ALL, KEEPS_STATE) else min(most, seen + budget)
-        need += -(-held // tables.block_size) + (window > 0)
-    return int(blocks / need * most)
+def _tokens(group: Any) -> int:
+    """As vLLM prints it: the requests of the longest length that the blocks hold, in tokens."""
+    most, budget = group.engine.max_model_len, group.engine.max_num_batched_tokens
+    if group.ledger.tables is None:
+        return int(group.ledger.num_blocks * group.engine.block_size)
+    return int(group.ledger.at_once(most, budget, group.engine.block_size) * most)
 
 
 def _cluster(server: Server, model: str | dict[str, Any], scratch: Path) -> dict[str, Any]:

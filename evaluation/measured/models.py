@@ -1,5 +1,7 @@
 """What stands for a published model: a preset of equal shapes, or a config.json's fields."""
 
+import json
+from importlib.resources import files
 from typing import Any
 
 MODELS: dict[str, str | dict[str, Any]] = {
@@ -75,3 +77,20 @@ MODELS |= {
     },
     "RedHatAI/Qwen2.5-7B-Instruct-fp8-dynamic": _with_fp8(_QWEN_7B),
 }  # fmt: skip
+
+
+def _of_preset(name: str, quantization: dict[str, Any]) -> dict[str, Any]:
+    """A preset's config.json with the types of another checkpoint."""
+    path = files("llmsim.presets").joinpath("models", f"{name}.json")
+    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {**fields, "quantization_config": quantization}
+
+
+MODELS |= {
+    "Qwen/Qwen3.5-35B-A3B-FP8": _of_preset(
+        "Qwen/Qwen3.5-35B-A3B", {**FP8, "weight_block_size": [128, 128]}
+    ),
+    "RedHatAI/gemma-4-26B-A4B-it-NVFP4": _of_preset(
+        "google/gemma-4-26B-A4B-it", {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    ),
+}

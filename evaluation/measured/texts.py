@@ -106,6 +106,8 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `lambda_Llama-3.1-8B_0.6.0_step1`: the page contradicts itself (grade C by rule).
 - KV of `X02` and `X03`: the servers sampled without FlashInfer (`--native-sampler`), which their
   pages do not state.
+- KV of `G01`: the host's memory is the device's there, so that what the engine's process and the
+  files that it reads take of it counts as used. Published start-ups differ by gigabytes.
 """
 KV = """## KV capacity
 

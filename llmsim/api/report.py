@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llmsim.config.deployment import Offloading
     from llmsim.config.files.input_files import InputFile
     from llmsim.export.series_files import SeriesFiles
-    from llmsim.lowering import LoweredDeployment
+    from llmsim.lowering import LoweredDeployment, LoweredGroup
     from llmsim.results.requests.classes import Objectives
 
 
@@ -53,6 +53,7 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
         {
             "ledger": g.ledger.lines,
             "block_bytes": g.ledger.block_bytes,
+            "longest_requests": _longest_requests(g),
             "operators": tuple(op for op in g.operators if op.name not in g.hosted),
             "hardware": g.hardware,
             "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
@@ -75,6 +76,15 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
             if one.afd is not None
         ],
     }
+
+
+def _longest_requests(group: "LoweredGroup") -> dict[str, Any] | None:
+    """How many requests of the longest length the group's KV blocks hold; None: it gets none."""
+    if group.scheduler is None:
+        return None
+    longest, budget = group.scheduler.kv.max_model_len, group.engine.max_num_batched_tokens
+    at_once = group.ledger.at_once(longest, budget, group.info.block_size)
+    return {"tokens": longest, "at_once": round(at_once, 2)}
 
 
 def write_run_folder(

@@ -228,6 +228,7 @@ def _kv_cache(results: Results, info: Mapping[str, Any]) -> list[dict[str, Any]]
                 "block_size_tokens": group.block_size,
                 "block_bytes": about.get("block_bytes"),
                 "capacity_tokens": usable * group.block_size,
+                "longest_requests": about.get("longest_requests"),
                 "peak_blocks_used": peak,
                 "peak_usage": _rounded(peak / usable if usable else None),
                 "ledger": [

@@ -48,6 +48,19 @@ class KvTables(Struct, frozen=True):
         """Of one block: all tables have room for as many layers as the largest."""
         return self.page_bytes * max(self.layers)
 
+    def blocks_of(self, tokens: int, budget: int) -> int:
+        """Blocks that a request of so many tokens holds at most, beside a step of `budget` tokens.
+
+        Source: vLLM, `max_memory_usage_bytes` of `v1/kv_cache_interface.py`: a window's tokens need
+        not begin with a block, so that one more is held.
+        """
+        needed = 0
+        for window, block_size in zip(self.windows, self.block_sizes, strict=True):
+            seen = -window if window < KEEPS_STATE else window - 1
+            held = tokens if window in (SEES_ALL, KEEPS_STATE) else min(tokens, seen + budget)
+            needed += -(-held // block_size) + (window > 0)
+        return needed
+
 
 def kv_tables(model: ModelConfig, layout: Layout, dtypes: Dtypes, block_size: int) -> KvTables:
     """Tables and block sizes of a model on one rank of `layout`'s stage; `block_size` is the

@@ -38,6 +38,14 @@ class MemoryLedger(Struct, frozen=True):
         """Blocks that can hold a request's KV."""
         return self.num_blocks - 1
 
+    def at_once(self, tokens: int, budget: int, block_size: int) -> float:
+        """How many requests of so many tokens all blocks hold at once, as vLLM logs it for the
+        longest request ("Maximum concurrency"); `budget` are the tokens of a step.
+        """
+        if self.tables is None:
+            return self.num_blocks / -(-tokens // block_size)
+        return self.num_blocks / self.tables.blocks_of(tokens, budget)
+
     @property
     def kv_bytes(self) -> int:
         """Bytes of all blocks, the null block included."""

@@ -195,9 +195,11 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _kv_cache_facts(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for group in groups[:_MAX_GROUPS]:
+        longest = group["longest_requests"]
+        room = f"room for {longest['at_once']} x {longest['tokens']:,}, " if longest else ""
         yield (
             f"KV cache, group {group['group']}",
-            f"{group['num_blocks']} blocks of {group['block_size_tokens']} tokens, "
+            f"{group['num_blocks']} blocks of {group['block_size_tokens']} tokens, {room}"
             f"peak use {_percent(group['peak_usage'])} ({group['model']} on {group['devices']} x "
             f"{group['hardware']})",
         )

@@ -16,7 +16,9 @@ GEMMA = load_model("google/gemma-3-27b-it")
 NEXT = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
 
 
-def ledger(model: ModelConfig, seqs: int, tp: int = 1, gib: int = 80) -> MemoryLedger:
+def ledger(
+    model: ModelConfig, seqs: int, tp: int = 1, gib: int = 80, *, hybrid: bool = False
+) -> MemoryLedger:
     return memory_ledger(
         model,
         Layout(tp, tp if model.num_experts else 1),
@@ -26,6 +28,7 @@ def ledger(model: ModelConfig, seqs: int, tp: int = 1, gib: int = 80) -> MemoryL
         max_num_seqs=seqs,
         max_num_batched_tokens=2048,
         block_size=16,
+        hybrid=hybrid,
     )
 
 
@@ -75,3 +78,22 @@ def test_linear_attention_reserves_its_state() -> None:
 def test_plain_models_have_no_notes() -> None:
     assert ledger(load_model("meta-llama/Llama-3.1-8B"), 64).notes == ()
     assert Dtypes().of(NEXT, "attention") == "bf16"
+
+
+def test_requests_at_once_count_the_blocks_of_each_table() -> None:
+    """Gemma 4 keeps half as much of a token in layers that see everything, whose blocks hold 32
+    tokens: 8,192 of 262,144, and 193 blocks of 16 in each of five tables of windows.
+    """
+    model = load_model("google/gemma-4-26B-A4B-it")
+    shared = ledger(model, 8, hybrid=True)
+    assert shared.tables is not None
+    assert set(shared.tables.block_sizes) == {16, 32}
+    windows = 5 * (-(-(1023 + 2048) // 16) + 1)
+    assert shared.at_once(262144, 2048, 16) == shared.num_blocks / (8192 + windows)
+    short = 32 // 32 + 5 * (32 // 16 + 1)
+    assert shared.at_once(32, 2048, 16) == shared.num_blocks / short
+
+
+def test_requests_at_once_round_up_to_whole_blocks() -> None:
+    of = ledger(load_model("meta-llama/Llama-3.1-8B"), 8)
+    assert of.at_once(33, 2048, 16) == of.num_blocks / 3
