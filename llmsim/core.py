@@ -282,6 +282,8 @@ class GroupEnergy(Struct, frozen=True):
     """Of each device; standby and idle fill the rest of the window."""
     standby_ps: int
     traffic: Traffic
+    node_aj: tuple[tuple[int, int], ...] = ()
+    """(node, its part of all) for each node that its devices are on."""
 
     @property
     def total_aj(self) -> int:

@@ -25,9 +25,15 @@ class PowerPlan(Struct, frozen=True):
 
     nodes: tuple[NodePowerSpec | None, ...]
     pool: PoolPowerSpec | None
-    node_of_group: tuple[int, ...]
+    nodes_of_group: tuple[tuple[int, ...], ...]
+    """Those that share a group's devices; the first one says what they draw."""
     hardware_of_group: tuple[str, ...]
     devices_of_group: tuple[int, ...]
+
+    @property
+    def node_of_group(self) -> tuple[int, ...]:
+        """The first node of each group."""
+        return tuple(nodes[0] for nodes in self.nodes_of_group)
 
 
 class GroupUse(Struct, frozen=True, eq=False):
@@ -82,7 +88,8 @@ def account(
     request_j, served_j = _by_request(groups, uses, num_requests)
     total_aj = pool_aj + sum(sum(parts.values()) for parts in components if parts is not None)
     loads = [None if account is None else account.load for account in accounts]
-    series = power_series(plan.nodes, plan.node_of_group, loads, components, window_ps, interval_ps)
+    where = [() if account is None else account.nodes for account in accounts]
+    series = power_series(plan.nodes, where, loads, components, window_ps, interval_ps)
     return Energy(
         start_ps=start_ps,
         end_ps=end_ps,
@@ -100,10 +107,20 @@ class _Account(Struct, frozen=True, eq=False):
 
     energy: GroupEnergy
     load: Load
+    nodes: tuple[int, ...]
+    """Of those that its devices are on, each has as many; those without power are left out."""
     by_component: Mapping[str, int]
-    """Energy of its bytes by component; the accelerators' states are not in it."""
+    """Energy of its devices' states and bytes by component."""
     device_ps: int
     """Of all devices of the group, how long they are its own in the window."""
+
+    def added_to(self, node: int) -> dict[str, int]:
+        """What it adds to each component of a node; what does not divide goes to the first one."""
+        count, is_first = len(self.nodes), node == self.nodes[0]
+        return {
+            name: whole // count + (whole % count if is_first else 0)
+            for name, whole in self.by_component.items()
+        }
 
 
 def _group(
@@ -113,6 +130,7 @@ def _group(
     spec = plan.nodes[node]
     if spec is None:
         return None
+    nodes = tuple(one for one in plan.nodes_of_group[index] if plan.nodes[one] is not None)
     power, devices = spec.accelerators[plan.hardware_of_group[index]], plan.devices_of_group[index]
     here = _clipped(_span(use.here_ps or window_ps), window_ps)
     active = _clipped(union(use.step_start_ps, use.step_end_ps), window_ps)
@@ -135,8 +153,10 @@ def _group(
         traffic=use.traffic,
     )
     changed = {**moved, "accelerators": moved["accelerators"] + instead_aj}
-    load = Load(here, active, standby, power, devices, changed)
-    return _Account(energy, load, moved, devices * here.total_ps)
+    load = Load(here, active, standby, power, devices, len(nodes), changed)
+    states_aj = energy.active_aj + energy.standby_aj + energy.idle_aj
+    by_component = {**moved, "accelerators": moved["accelerators"] + states_aj}
+    return _Account(energy, load, nodes, by_component, devices * here.total_ps)
 
 
 def _span(ends_ps: tuple[int, int]) -> Intervals:
@@ -171,12 +191,9 @@ def _components(
     parts = dict.fromkeys(COMPONENTS, 0)
     parts |= {name: power_uw * duration_ps for name, power_uw in constant_uw(spec).items()}
     for account in accounts:
-        if account is None or account.energy.node != node:
-            continue
-        energy = account.energy
-        parts["accelerators"] += energy.active_aj + energy.standby_aj + energy.idle_aj
-        for name, added in account.by_component.items():
-            parts[name] += added
+        if account is not None and node in account.nodes:
+            for name, added in account.added_to(node).items():
+                parts[name] += added
     return parts
 
 
@@ -204,21 +221,27 @@ def _with_shares(
         None if account is None else account.energy for account in accounts
     ]
     for node, parts in enumerate(components):
-        mine = [energy for energy in groups if energy is not None and energy.node == node]
+        mine = [account for account in accounts if account is not None and node in account.nodes]
         if parts is None or not mine:
             continue
-        rest = sum(parts.values()) - sum(energy.total_aj for energy in mine)
-        weights = [
-            account.device_ps
-            for account in accounts
-            if account is not None and account.energy.node == node
-        ]
+        own = [sum(account.added_to(node).values()) for account in mine]
+        rest = sum(parts.values()) - sum(own)
+        weights = [account.device_ps // len(account.nodes) for account in mine]
         if not sum(weights):
-            weights = [plan.devices_of_group[energy.group] for energy in mine]
+            devices = [plan.devices_of_group[account.energy.group] for account in mine]
+            weights = [
+                count // len(account.nodes) for count, account in zip(devices, mine, strict=True)
+            ]
         shares = [rest * weight // sum(weights) for weight in weights]
         shares[0] += rest - sum(shares)
-        for energy, share in zip(mine, shares, strict=True):
-            groups[energy.group] = replace(energy, shared_aj=share)
+        for account, used, share in zip(mine, own, shares, strict=True):
+            energy = groups[account.energy.group]
+            assert energy is not None, "it has an account"
+            groups[account.energy.group] = replace(
+                energy,
+                shared_aj=energy.shared_aj + share,
+                node_aj=(*energy.node_aj, (node, used + share)),
+            )
     return tuple(groups)
 
 

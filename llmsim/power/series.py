@@ -28,12 +28,14 @@ class Load(Struct, frozen=True, eq=False):
     standby: Intervals
     power: AcceleratorPower
     devices: int
+    nodes: int
+    """So many share the devices and the bytes evenly."""
     moved_aj: Mapping[str, int]
 
 
 def power_series(
     nodes: Sequence[NodePowerSpec | None],
-    node_of_group: Sequence[int],
+    nodes_of_group: Sequence[tuple[int, ...]],
     loads: Sequence[Load | None],
     components_aj: Sequence[Mapping[str, int] | None],
     window_ps: tuple[int, int],
@@ -52,7 +54,7 @@ def power_series(
     for node in known if len(length) else []:
         parts = components_aj[node]
         assert parts is not None, "a node with power has components"
-        mine = _loads_on(node, loads, node_of_group)
+        mine = _loads_on(node, loads, nodes_of_group)
         watts = {name: _watts(name, parts, mine, edges, length, duration_ps) for name in COMPONENTS}
         columns["time_ps"].append(edges[1:])
         columns["node"].append(np.full(len(length), node, np.int16))
@@ -67,10 +69,12 @@ def power_series(
     }
 
 
-def _loads_on(node: int, loads: Sequence[Load | None], node_of_group: Sequence[int]) -> list[Load]:
+def _loads_on(
+    node: int, loads: Sequence[Load | None], nodes_of_group: Sequence[tuple[int, ...]]
+) -> list[Load]:
     """Those of the groups on a node that have one."""
-    placed = zip(loads, node_of_group, strict=True)
-    return [load for load, at in placed if at == node and load is not None]
+    placed = zip(loads, nodes_of_group, strict=True)
+    return [load for load, at in placed if node in at and load is not None]
 
 
 def _edges(window_ps: tuple[int, int], interval_ps: int, nodes: int) -> Int64:
@@ -93,7 +97,7 @@ def _watts(
 ) -> NDArray[np.float64]:
     """Mean watts of a component in each interval."""
     energy = np.zeros(len(length))  # microwatts x ps, as attojoules
-    varying = 0
+    varying = 0.0
     for load in loads:
         active = np.diff(load.active.before(edges)).astype(np.float64)
         if name == "accelerators":
@@ -101,8 +105,8 @@ def _watts(
             idle = np.diff(load.here.before(edges)).astype(np.float64) - active - standby
             power = load.power
             states = active * power.active_uw + standby * power.standby_uw + idle * power.idle_uw
-            energy += load.devices * states
-        moved = load.moved_aj.get(name, 0)
+            energy += load.devices * states / load.nodes
+        moved = load.moved_aj.get(name, 0) / load.nodes
         varying += moved
         worked = load.active.total_ps
         energy += moved * (active / worked if worked else length / duration_ps)

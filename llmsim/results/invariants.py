@@ -193,14 +193,17 @@ def _energy(results: Results) -> str:
         return OK
     total_j = energy.total_aj / AJ_PER_J
     slack_j = 1e-9 * total_j
-    grouped = {group.node for group in energy.groups if group is not None}
-    for node in grouped:
+    by_node: dict[int, int] = {}
+    for group in energy.groups:
+        for node, used_aj in group.node_aj if group is not None else ():
+            by_node[node] = by_node.get(node, 0) + used_aj
+    for node, used_aj in by_node.items():
         parts = energy.components_aj[node]
-        mine = sum(
-            group.total_aj for group in energy.groups if group is not None and group.node == node
-        )
-        if parts is None or sum(parts.values()) != mine:
+        if parts is None or sum(parts.values()) != used_aj:
             return f"the groups of node {node} do not add up to its components"
+    for group in energy.groups:
+        if group is not None and sum(used_aj for _, used_aj in group.node_aj) != group.total_aj:
+            return f"the nodes of group {group.group} do not add up to its energy"
     for group in energy.groups:
         if (
             group is not None

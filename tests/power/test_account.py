@@ -37,7 +37,7 @@ def plan(
     groups: int = 1, nodes: tuple[NodePowerSpec | None, ...] | None = None, devices: int = 1
 ) -> PowerPlan:
     specs = (node(),) if nodes is None else nodes
-    where = tuple(index % len(specs) for index in range(groups))
+    where = tuple((index % len(specs),) for index in range(groups))
     return PowerPlan(specs, None, where, ("X",) * groups, (devices,) * groups)
 
 
@@ -157,7 +157,7 @@ def test_energy_grows_with_bytes_by_exactly_their_price(kind: str) -> None:
 
 
 def test_the_pool_has_an_account_of_its_own() -> None:
-    the_plan = PowerPlan((None, node()), PoolPowerSpec(3 * W, 5), (0, 1), ("X", "X"), (1, 1))
+    the_plan = PowerPlan((None, node()), PoolPowerSpec(3 * W, 5), ((0,), (1,)), ("X", "X"), (1, 1))
     found = account(
         the_plan, [use([], pool_bytes=100), use([(0, 10)], pool_bytes=11)], 1, (0, 1000), 100
     )
@@ -170,3 +170,37 @@ def test_a_request_pays_by_its_device_time() -> None:
     total_j = found.total_aj / AJ_PER_J
     assert found.request_j.tolist() == pytest.approx([total_j / 4, 0, 3 * total_j / 4], rel=1e-12)
     assert found.unattributed_j == pytest.approx(0, abs=1e-9 * total_j)
+
+
+def test_nodes_share_a_group_that_is_on_both() -> None:
+    """Three devices' worth of odd attojoules: halves, and what is left over on the first node."""
+    specs = (node(), node(cpu_uw=1000 * W))
+    whole = PowerPlan(specs, None, ((0, 1),), ("X",), (4,))
+    steps = use([(10, 41)], [(0, 31)], memory_bytes=1, nic_bytes=3)
+    found = account(whole, [steps], 1, (0, 100), 30)
+    alone = account(PowerPlan(specs[:1], None, ((0,),), ("X",), (4,)), [steps], 1, (0, 100), 30)
+    first, second = found.components_aj
+    (apart,) = alone.components_aj
+    assert first is not None and second is not None and apart is not None
+    assert first["accelerators"] + second["accelerators"] == apart["accelerators"]
+    assert first["accelerators"] - second["accelerators"] in (0, 1)
+    assert second["cpu"] == 1000 * W * 100
+    (group,) = found.groups
+    assert group is not None
+    assert dict(group.node_aj) == {0: sum(first.values()), 1: sum(second.values())}
+    assert group.total_aj == found.total_aj
+    assert found.request_j.tolist() == pytest.approx([found.total_aj / AJ_PER_J], rel=1e-12)
+    length = np.diff(np.unique(np.concatenate([[0], found.series["time_ps"]])))
+    for index, parts in enumerate((first, second)):
+        rows = found.series["node"] == index
+        drawn = sum(found.series[f"{name}_w"][rows] * length for name in COMPONENTS)
+        assert float(np.sum(drawn)) * W == pytest.approx(sum(parts.values()), rel=1e-12)
+
+
+def test_nodes_without_power_leave_a_group_to_those_that_have_it() -> None:
+    steps = use([(10, 41)], memory_bytes=7)
+    both = PowerPlan((node(), None), None, ((0, 1),), ("X",), (4,))
+    one = PowerPlan((node(),), None, ((0,),), ("X",), (4,))
+    found, alone = (account(of, [steps], 0, (0, 100), 30) for of in (both, one))
+    assert found.total_aj == alone.total_aj
+    assert found.components_aj == (*alone.components_aj, None)

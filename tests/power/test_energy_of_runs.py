@@ -304,3 +304,18 @@ def test_a_drafter_moves_its_weights_once_per_pass(
     passes = 3 * 41  # behind the prompt and behind every verification
     extra = moved["eagle"] - moved["ngram"]
     assert passes * weights <= extra <= 1.1 * passes * weights
+
+
+def test_an_instance_over_nodes_draws_on_each_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = cluster(2, link_bw=[112, 112, 25], link_latency=[0, 0, 0])
+    document["nodes"][0]["instances"][0] |= {"num_npus": 2, "pp_size": 2, "nnodes": 2}
+    document["nodes"][1]["instances"] = []
+    energy = summary(tmp_path, capsys, document)["energy"]
+    first, second = (one["components_j"]["accelerators"] for one in energy["nodes"])
+    assert first == pytest.approx(second, rel=1e-12)
+    (group,) = energy["groups"]
+    assert group["nodes_j"] == {str(one["node"]): one["total_j"] for one in energy["nodes"]}
+    assert group["total_j"] == pytest.approx(energy["total_j"], rel=1e-12)
+    assert energy["unattributed_j"] == pytest.approx(0, abs=1e-9 * energy["total_j"])

@@ -262,7 +262,9 @@ def _power_plan(
     return PowerPlan(
         nodes=nodes,
         pool=deployment.pool_power,
-        node_of_group=tuple(group.node for group in deployment.groups),
+        nodes_of_group=tuple(
+            tuple(range(group.node, group.node + group.nnodes)) for group in deployment.groups
+        ),
         hardware_of_group=tuple(group.hardware for group in deployment.groups),
         devices_of_group=tuple(group.num_devices for group in deployment.groups),
     )

@@ -72,6 +72,7 @@ def _group(group: GroupEnergy) -> dict[str, Any]:
     return {
         "group": group.group,
         "node": group.node,
+        "nodes_j": {str(node): used_aj / AJ_PER_J for node, used_aj in group.node_aj},
         "total_j": group.total_aj / AJ_PER_J,
         "active_j": group.active_aj / AJ_PER_J,
         "standby_j": group.standby_aj / AJ_PER_J,
