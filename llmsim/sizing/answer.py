@@ -14,13 +14,12 @@ from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
 from llmsim.sizing.load import CONCURRENCY, RATE, shown_level
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.search import Candidate, Found, cost_of
+from llmsim.sizing.search import NEXT, Candidate, Found, cost_of
 from llmsim.sizing.targets import INF, METRICS, Targets, beyond_target, class_of, label
 
 if TYPE_CHECKING:
     from llmsim.sizing.pictures import AnswerPlots
 
-NEXT = 3
 DIGITS = 6
 PERCENTILES = (50.0, 95.0, 99.0)
 
@@ -66,11 +65,8 @@ class Answer:
         """The next best three, each with what it misses by."""
         best = self.best
         if best is None:
-            return [(one, _missed(one, self)) for one in self.found.missing[:NEXT]]
-        smaller = [
-            one for one in self.found.missing if one.misses and one.plan.devices < best.plan.devices
-        ]
-        chosen = [*smaller[:1], *self.found.meeting[1:]][:NEXT]
+            return [(one, _missed(one, self)) for one in self.found.shown_missing]
+        chosen = [*self.found.shown_missing, *self.found.meeting[1:]][:NEXT]
         return [(one, _missed(one, self)) for one in chosen]
 
     @property
@@ -154,7 +150,7 @@ class Answer:
             "tpot_ms": _percentiles(one.run, "tpot"),
             "e2el_ms": _percentiles(one.run, "e2el"),
             **_of_classes(one.run, self.found.question.targets),
-            "output_tok_s": None if one.run is None else _round(one.run.output_tok_s),
+            "output_tok_s": _output_tok_s(one.run),
             "usd_per_h": None if price is None else _round(price),
         }
         if best:
@@ -233,6 +229,11 @@ def _percentiles(run: Measured | None, metric: str) -> dict[str, float | None] |
     return {f"p{q:g}": _round(value) for q, value in values.items()} or None
 
 
+def _output_tok_s(run: Measured | None) -> float | None:
+    """None also where the run was given up before its end."""
+    return None if run is None or run.is_given_up else _round(run.output_tok_s)
+
+
 def _round(value: float) -> float | None:
     return None if math.isinf(value) else round(value, DIGITS)
 
@@ -241,7 +242,7 @@ def _missed(one: Candidate, answer: Answer) -> str:
     """What a deployment misses by: its targets, or what it costs more than the best."""
     if one.problem:
         return one.problem
-    if one.run is not None and not one.run.complete:
+    if one.run is not None and not one.run.complete and not one.run.is_given_up:
         return f"{one.run.unfinished:,} of {one.run.requests:,} requests did not end"
     if one.misses:
         question = answer.found.question

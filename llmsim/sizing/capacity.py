@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmsim.config.errors import InfeasibleError
 from llmsim.sizing.load import CONCURRENCY, Load
@@ -48,7 +48,12 @@ def enough_requests(load: Load, targets: Targets, level: float, fewest: int = FE
 
 
 def misses(found: Measured, targets: Targets) -> list[Miss]:
-    """The missed targets of a run; requests that did not end miss all of them."""
+    """The missed targets of a run; requests that did not end miss all of them, and one that was
+    given up misses the target for which it was.
+    """
+    if found.given_up is not None:
+        ceiling = found.given_up
+        return [Miss(ceiling.latency, ceiling.most_ms, targets.at_key(ceiling.latency), True)]
     figures = found.at(targets.percentile) if found.complete else {}
     if found.complete:  # answers of one token have no TPOT
         one_token = [key for key, _ in targets.most_ms if metric_of(key) == "tpot"]
@@ -67,8 +72,11 @@ def capacity(
     precision: float = PRECISION,
     floor: float = LOWEST,
     ceiling: float = HIGHEST,
+    gives_up: bool = False,
 ) -> Capacity:
     """Doubles or halves from `start` until the targets are met and missed, then bisects.
+
+    With `gives_up` runs stop that are certain to be far beyond a target.
 
     A plan that meets them at `ceiling` is not driven further, and `beyond` is None; one that misses
     them at `floor` has the level 0.
@@ -80,7 +88,8 @@ def capacity(
 
     def run(level: float) -> Measured:
         requests = enough_requests(load, targets, level, fewest)
-        return bench.measure(plan, load, level, requests, (targets.percentile,))
+        stops = targets.ceilings if gives_up else ()
+        return bench.measure(plan, load, level, requests, (targets.percentile,), stops)
 
     start = min(ceiling, max(lowest, round(start) if whole else start))
     low, high = _bracket(run, targets, start, (lowest, ceiling))
@@ -99,6 +108,17 @@ def capacity(
         low, high = (low, found) if misses(found, targets) else (found, high)
     missed = () if high is None else tuple(misses(high, targets))
     return Capacity(low.level, low, high, missed)
+
+
+def with_figures(
+    bench: Bench, plan: Plan, load: Load, targets: Targets, found: Capacity
+) -> Capacity:
+    """With the whole run of the level that misses the targets, if it was given up."""
+    beyond = found.beyond
+    if beyond is None or not beyond.is_given_up:
+        return found
+    whole = bench.measure(plan, load, beyond.level, beyond.requests, (targets.percentile,))
+    return replace(found, beyond=whole, misses=tuple(misses(whole, targets)))
 
 
 def _bracket(
@@ -121,7 +141,7 @@ def _bracket(
             high = found
             if low is not None or level == lowest:
                 break
-            before, worst = worst, missed[0].by
+            before, worst = worst, math.inf if missed[0].at_least else missed[0].by
             level = lowest if worst > (1 - FLAT) * before else max(lowest, level / 2)
         else:
             low = found
@@ -132,13 +152,20 @@ def _bracket(
 
 
 def able(
-    bench: Bench, plan: Plan, load: Load, targets: Targets, *, fewest: int
+    bench: Bench,
+    plan: Plan,
+    load: Load,
+    targets: Targets,
+    *,
+    fewest: int,
+    gives_up: bool = False,
 ) -> tuple[Measured | None, list[Miss], str]:
     """The run at the level that is asked for, what it misses, and why there is none."""
     requests = enough_requests(load, targets, load.level, fewest)
     percentiles = tuple(dict.fromkeys((50.0, 90.0, 95.0, 99.0, targets.percentile)))
+    stops = targets.ceilings if gives_up else ()
     try:
-        found = bench.measure(plan, load, load.level, requests, percentiles)
+        found = bench.measure(plan, load, load.level, requests, percentiles, stops)
     except InfeasibleError as error:
         return None, [], str(error)
     return found, misses(found, targets), ""

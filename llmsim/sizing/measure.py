@@ -5,7 +5,7 @@ needs thousands of runs.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.core import PS_PER_S, Int64, RequestColumns, Workload
 from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
+from llmsim.results.requests.ceilings import Ceiling, least_latencies
 from llmsim.results.requests.metrics import finished_rows, latencies, percentile
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
@@ -23,10 +24,16 @@ from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from llmsim import _native
+
 KEPT_DEPLOYMENTS = 8
 KEPT_KINDS = 512
 """Compiled groups that one process keeps; each has 1 to 4 MB of tables."""
 EVENTS, WALL_MS = 1_000_000, 60_000
+FIRST_LOOK, MORE_EVENTS = 2_000, 4
+"""Events before the first look at a run that may be given up, and of which share of those that were
+handled the next look comes later. A result depends on events alone, not on the machine's speed.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,13 @@ class Measured:
     mean_ttft_s: float = 0.0
     mean_after_s: float = 0.0
     """From the first token to the last one, on average."""
+    given_up: Ceiling | None = None
+    """What was certain to be exceeded when the run was stopped, which has no figures then."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the run was stopped, so that it has no figures."""
+        return self.given_up is not None
 
     @property
     def requests_per_s(self) -> float:
@@ -105,9 +119,17 @@ class Bench:
         return found
 
     def measure(
-        self, plan: Plan, load: Load, level: float, requests: int, percentiles: tuple[float, ...]
+        self,
+        plan: Plan,
+        load: Load,
+        level: float,
+        requests: int,
+        percentiles: tuple[float, ...],
+        ceilings: Sequence[Ceiling] = (),
     ) -> Measured:
-        """One run at a level of the load; raises InfeasibleError where requests can never run."""
+        """One run at a level of the load, given up where it is certain to exceed a ceiling; raises
+        InfeasibleError where requests can never run.
+        """
         from llmsim.routing import RouterSpec
         from llmsim.simulate import SimulationOptions, errors_named, native_simulation
 
@@ -121,13 +143,32 @@ class Bench:
         )
         simulation = native_simulation(lowered, workload, options)
         with errors_named(simulation, lowered, workload, options):
-            while not simulation.run(EVENTS, WALL_MS):
-                pass
+            events = FIRST_LOOK if ceilings else EVENTS
+            handled, exceeded = 0, None
+            while exceeded is None and not simulation.run(events, WALL_MS):
+                exceeded = _exceeded(ceilings, simulation, workload)
+                handled += events
+                events = max(events, handled // MORE_EVENTS)
         self.runs += 1
+        if exceeded is not None:
+            return Measured(level, len(workload), 0, 0.0, 0, (), given_up=exceeded)
         columns = RequestColumns(**simulation.requests())
         found = _measured(columns, level, workload, percentiles)
         servable = is_servable(plan.model, workload.input_tokens)
         return replace(found, too_long=len(workload) - int(np.count_nonzero(servable)))
+
+
+def _exceeded(
+    ceilings: Sequence[Ceiling], simulation: "_native.Simulation", workload: Workload
+) -> Ceiling | None:
+    """The first ceiling that the run is certain to end above, or to end above without some of its
+    requests.
+    """
+    if not ceilings:
+        return None
+    columns = RequestColumns(**simulation.requests())
+    times = least_latencies(columns, workload.output_tokens, simulation.now_ps)
+    return next((one for one in ceilings if one.is_exceeded(times, len(workload))), None)
 
 
 def is_servable(model: str, input_tokens: "NDArray[Any]") -> "NDArray[np.bool_]":

@@ -29,7 +29,14 @@ from llmsim.sizing.bounds import (
     most_per_instance,
     pruned_reason,
 )
-from llmsim.sizing.capacity import FEWEST, Capacity, able, capacity, enough_requests
+from llmsim.sizing.capacity import (
+    FEWEST,
+    Capacity,
+    able,
+    capacity,
+    enough_requests,
+    with_figures,
+)
 from llmsim.sizing.load import CONCURRENCY, RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Option, Plan, Pool
@@ -57,6 +64,8 @@ MORE = 1.25
 """Times the load that a prefill instance has to take beside more decode instances, for these to
 matter.
 """
+NEXT = 3
+"""Deployments that are shown beside the best one."""
 NEAREST = 6
 """Deployments that are run where a request alone misses the targets in all of them."""
 COARSE = 0.05
@@ -156,6 +165,16 @@ class Found:
     fitting: Mapping[str, WiderSplit] = field(default_factory=dict)
     """Where memory or --max-devices rule everything out: the smallest instance by device."""
 
+    @property
+    def shown_missing(self) -> list[Candidate]:
+        """Of those that miss a target: the nearest one that is smaller than the best, or the next
+        ones where nothing meets the targets.
+        """
+        if not self.meeting:
+            return self.missing[:NEXT]
+        most = self.meeting[0].plan.devices
+        return [one for one in self.missing if one.misses and one.plan.devices < most][:1]
+
 
 def search(question: Question, workers: Workers, prices: Mapping[str, float | None]) -> Found:
     """The answer to a question; raises InputError."""
@@ -175,6 +194,7 @@ def search(question: Question, workers: Workers, prices: Mapping[str, float | No
     if not found.meeting and not found.missing:
         found.missing += _units_that_miss(found, workers)
     _order_missing(found)
+    _run_shown(found, workers)
     if found.meeting:
         (found.beyond,) = workers.map(
             "llmsim.sizing.search:headroom", [(found.meeting[0].plan, question)]
@@ -209,6 +229,17 @@ def _search(
         _try_cheaper(found, plans, workers, prices)
 
 
+def _run_shown(found: Found, workers: Workers) -> None:
+    """Runs to the end what the answer shows of deployments that miss a target."""
+    question = found.question
+    shown = [one for one in found.shown_missing if one.run is not None and one.run.is_given_up]
+    whole = workers.map(
+        "llmsim.sizing.search:verified_whole", [(one.plan, question) for one in shown]
+    )
+    of_plan = {one.plan: one for one in whole}
+    found.missing = [of_plan.get(one.plan, one) for one in found.missing]
+
+
 def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
     """Where no layout takes any load within the targets: what each misses at the lowest one tried.
 
@@ -222,6 +253,8 @@ def _units_that_miss(found: Found, workers: Workers) -> list[Candidate]:
     ruled_out.sort(key=lambda one: one.capacity.misses[0].by)
     tasks = [(one, found.question) for one in ruled_out[:NEAREST]]
     measured += workers.map("llmsim.sizing.search:least_loaded", tasks)
+    tasks = [(one, found.question) for one in measured]
+    measured = list(workers.map("llmsim.sizing.search:with_whole_run", tasks))
     return [Candidate(one.deployment, one.capacity.beyond, one.capacity.misses) for one in measured]
 
 
@@ -388,7 +421,14 @@ def _handing_over(plans: "Sequence[Bounded]") -> Iterable[Plan]:
 def verified(bench: Bench, task: tuple[Plan, Question]) -> Candidate:
     """A deployment under the load that is asked for."""
     plan, question = task
-    run, missed, problem = _able(bench, plan, question)
+    run, missed, problem = _able(bench, plan, question, gives_up=True)
+    return Candidate(plan, run, tuple(missed), problem)
+
+
+def verified_whole(bench: Bench, task: tuple[Plan, Question]) -> Candidate:
+    """The same with a run that nothing ends early."""
+    plan, question = task
+    run, missed, problem = _able(bench, plan, question, gives_up=False)
     return Candidate(plan, run, tuple(missed), problem)
 
 
@@ -614,12 +654,13 @@ def _unit(
             precision=COARSE,
             floor=least * together,
             ceiling=question.load.level,
+            gives_up=True,
         )
         return replace(unit, capacity=found)
 
     def takes_more(unit: Unit, level: float) -> bool:
         load = question.load.scaled(min(question.load.level, level))
-        return not able(bench, unit.deployment, load, targets, fewest=fewest)[1]
+        return not able(bench, unit.deployment, load, targets, fewest=fewest, gives_up=True)[1]
 
     start = 16.0
     if question.load.kind != CONCURRENCY:
@@ -647,6 +688,14 @@ def least_loaded(bench: Bench, task: tuple[Unit, Question]) -> Unit:
     targets = _role_targets(question.targets, one.role)
     found = capacity(bench, one.deployment, question.load, targets, 0.0, fewest=fewest)
     return replace(one, capacity=found)
+
+
+def with_whole_run(bench: Bench, task: tuple[Unit, Question]) -> Unit:
+    """The instances with the figures of the level that they miss, if that run was given up."""
+    one, question = task
+    targets = _role_targets(question.targets, one.role)
+    known = with_figures(bench, one.deployment, question.load, targets, one.capacity)
+    return replace(one, capacity=known)
 
 
 def _starts(
@@ -751,7 +800,7 @@ def fewest(bench: Bench, task: tuple[Plan, Question]) -> list[Candidate]:
     """Runs of a deployment and, where it meets the targets, of fewer and fewer instances."""
     plan, question = task
     run = _Runs(bench, plan, question)
-    if run(run.estimate).meets:
+    if run.meets(run.estimate):
         _shrunk(run, run.estimate)
     return list(run.tried.values())
 
@@ -765,17 +814,33 @@ class _Runs:
         self.tried: dict[tuple[int, ...], Candidate] = {}
 
     def __call__(self, counts: tuple[int, ...]) -> Candidate:
-        """The run with so many instances, pool by pool."""
+        """The whole run with so many instances, pool by pool."""
+        return self._tried(counts, gives_up=False)
+
+    def meets(self, counts: tuple[int, ...]) -> bool:
+        """Whether so many instances meet the targets; a run far beyond one is given up."""
+        return self._tried(counts, gives_up=True).meets
+
+    def _tried(self, counts: tuple[int, ...], *, gives_up: bool) -> Candidate:
         if counts not in self.tried:
             wanted = self._plan.with_counts(*counts)
-            found, missed, problem = _able(self._bench, wanted, self._question)
+            found, missed, problem = _able(self._bench, wanted, self._question, gives_up=gives_up)
             self.tried[counts] = Candidate(wanted, found, tuple(missed), problem)
         return self.tried[counts]
 
 
-def _able(bench: Bench, plan: Plan, question: Question) -> tuple[Measured | None, list[Miss], str]:
+def _able(
+    bench: Bench, plan: Plan, question: Question, *, gives_up: bool
+) -> tuple[Measured | None, list[Miss], str]:
     try:
-        return able(bench, plan, question.load, question.targets, fewest=FEWEST_VERIFIED)
+        return able(
+            bench,
+            plan,
+            question.load,
+            question.targets,
+            fewest=FEWEST_VERIFIED,
+            gives_up=gives_up,
+        )
     except LlmsimError as error:
         return None, [], str(error)
 
@@ -846,7 +911,7 @@ def _shrunk_once(run: _Runs, counts: tuple[int, ...]) -> tuple[int, ...]:
         met, missed = counts[at], 0
         while met - missed > 1:
             middle = (met + missed) // 2
-            if run((*counts[:at], middle, *counts[at + 1 :])).meets:
+            if run.meets((*counts[:at], middle, *counts[at + 1 :])):
                 met = middle
             else:
                 missed = middle
@@ -857,15 +922,18 @@ def _shrunk_once(run: _Runs, counts: tuple[int, ...]) -> tuple[int, ...]:
 def headroom(bench: Bench, task: tuple[Plan, Question]) -> Capacity:
     """The highest level that a plan takes, up to GROWTH times the load."""
     plan, question = task
-    return capacity(
+    load, targets = question.load, question.targets
+    found = capacity(
         bench,
         plan,
-        question.load,
-        question.targets,
-        question.load.level,
+        load,
+        targets,
+        load.level,
         fewest=FEWEST_VERIFIED,
-        ceiling=question.load.level * GROWTH,
+        ceiling=load.level * GROWTH,
+        gives_up=True,
     )
+    return with_figures(bench, plan, load, targets, found)
 
 
 def cost_of(plan: Plan, question: Question, prices: Mapping[str, float | None]) -> float:
@@ -892,7 +960,7 @@ def _order_missing(found: Found) -> None:
 
     def key(one: Candidate) -> tuple[bool, float, int]:
         alike = best is not None and _layout(one.plan) == _layout(best)
-        worst = one.misses[0].by if one.misses else math.inf
+        worst = one.misses[0].by if one.misses and not one.misses[0].at_least else math.inf
         return not alike, worst, one.plan.devices
 
     found.missing.sort(key=key)

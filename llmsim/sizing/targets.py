@@ -8,11 +8,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from llmsim.config.errors import InputError
+from llmsim.results.requests.ceilings import Ceiling
 from llmsim.results.requests.classes import parse_objectives
 
 METRICS = ("ttft", "tpot", "e2el")
 PS_PER_MS = 10**9
 INF = math.inf
+HOPELESS = 2.0
+"""Times a target beyond which only that it is missed matters of a run, and not by how much."""
 NO_CLASS = "-"
 """Stands for requests without a class in the keys of targets; no class has this name."""
 
@@ -114,6 +117,15 @@ class Targets:
         return sorted(missed, key=lambda one: -one.by)
 
     @property
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        """Latencies of all requests that no load near the target's has."""
+        return tuple(
+            Ceiling(key, self.percentile, HOPELESS * most)
+            for key, most in self.most_ms
+            if not class_of(key)
+        )
+
+    @property
     def text(self) -> str:
         """`p99 TTFT <= 1000 ms, p99 TPOT <= 40 ms`."""
         return ", ".join(
@@ -128,6 +140,8 @@ class Miss:
     key: str
     found_ms: float
     most_ms: float
+    at_least: bool = False
+    """Whether the run was given up above `found_ms`."""
 
     @property
     def metric(self) -> str:
@@ -145,5 +159,7 @@ class Miss:
         if math.isinf(self.found_ms):
             return f"{label(self.key)} has no value"
         found = f"{label(self.key)} {beyond_target(self.found_ms, self.most_ms)} ms"
+        if self.at_least:
+            return f"{found} or more is {self.by:.0%} or more over {self.most_ms:g} ms"
         share = "less than 1%" if self.by < 0.005 else f"{self.by:.0%}"
         return f"{found} is {share} over {self.most_ms:g} ms"

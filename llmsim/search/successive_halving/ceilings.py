@@ -3,13 +3,10 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from llmsim.core import PS_PER_MS, RequestColumns
+from llmsim.core import RequestColumns
+from llmsim.results.requests.ceilings import Ceiling
 from llmsim.results.requests.metrics import latencies
 
 if TYPE_CHECKING:
@@ -18,8 +15,6 @@ if TYPE_CHECKING:
 Ceilings = Mapping[str, float]
 """The most that figures may be, by their names."""
 _LATENCY = re.compile(r"(?:p(?P<percentile>\d+)|median)_(?P<name>ttft|tpot|e2el)_ms")
-_SLACK = 1e-6
-"""Share, and ms, by which latencies have to be higher: figures are rounded to the nanosecond."""
 
 
 def has_ceiling(name: str) -> bool:
@@ -41,44 +36,24 @@ class RunStopped(Exception):
         self.figure, self.ceiling = figure, ceiling
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """A percentile of a latency and its ceiling."""
-
-    figure: str
-    ceiling: float
-    latency: str
-    percentile: float
-
-    @classmethod
-    def of(cls, figure: str, ceiling: float) -> "_Limit":
-        found = _LATENCY.fullmatch(figure)
-        assert found is not None, "only figures with a ceiling are watched"
-        return cls(figure, ceiling, f"{found['name']}_ps", float(found["percentile"] or 50))
-
-    def is_exceeded(self, values_ps: NDArray[Any], requests: int) -> bool:
-        """Whether the percentile is above the ceiling, however the other requests fare."""
-        last_below = math.floor((requests - 1) * (self.percentile / 100))
-        limit_ps = (self.ceiling * (1 + _SLACK) + _SLACK) * PS_PER_MS
-        return int(np.count_nonzero(values_ps > limit_ps)) >= requests - last_below
-
-
 class Watch:
-    """Looks at a run while it goes on (`llmsim.simulate.Progress`).
-
-    The percentile of n values lies between two neighbours of their order. It is above a ceiling if
-    both are: if n - floor((n - 1) q / 100) values are, which is most where all requests count.
-    """
+    """Looks at a run while it goes on (`llmsim.simulate.Progress`)."""
 
     def __init__(self, ceilings: Ceilings, requests: int) -> None:
-        self._limits = [_Limit.of(figure, most) for figure, most in ceilings.items()]
+        self._ceilings = {figure: _ceiling(figure, most) for figure, most in ceilings.items()}
         self._requests = requests
 
     def __call__(self, simulation: "_native.Simulation") -> None:
         """Raises RunStopped for the first figure that is certain to end above its ceiling."""
-        if not self._limits:
+        if not self._ceilings:
             return
         times = latencies(RequestColumns(**simulation.requests()))
-        for limit in self._limits:
-            if limit.is_exceeded(getattr(times, limit.latency), self._requests):
-                raise RunStopped(limit.figure, limit.ceiling)
+        for figure, ceiling in self._ceilings.items():
+            if ceiling.is_exceeded(times, self._requests):
+                raise RunStopped(figure, ceiling.most_ms)
+
+
+def _ceiling(figure: str, most_ms: float) -> Ceiling:
+    found = _LATENCY.fullmatch(figure)
+    assert found is not None, "only figures with a ceiling are watched"
+    return Ceiling(found["name"], float(found["percentile"] or 50), most_ms)
