@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from llmsim.api.cluster import Cluster
+from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.run import run
+from llmsim.api.verdicts.culprits import culprits_named
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from llmsim.api.sweep_table import SweepTable
+    from llmsim.config import Cluster as ClusterModel
 
 CLUSTER, WORKLOAD = "cluster", "workload"
 MOST = 100_000
@@ -33,6 +35,7 @@ def sweep(
     from llmsim.api.sweep_table import VARIED, SweepTable
 
     _check(vary, options)
+    _check_effects(vary.get(CLUSTER, [cluster]), [name for name in vary if name != CLUSTER])
     names = list(vary)
     rows = []
     for values in itertools.product(*vary.values()):
@@ -80,6 +83,26 @@ def _check(vary: Mapping[str, Sequence[Any]], options: Mapping[str, Any]) -> Non
         raise InputError(
             f"vary has {count if vary else 0} combinations; give from 1 to {MOST}", field="vary"
         )
+
+
+def _check_effects(clusters: Sequence[Any], names: Sequence[str]) -> None:
+    """Raises InputError for an option that no instance of any of the clusters takes."""
+    from llmsim.api.checked.run_options import SWITCHES
+    from llmsim.config.engine.options import EngineOptions
+    from llmsim.config.overridden import DECODE_ROUTER, refuse_without_effect
+
+    known = {*EngineOptions.model_fields, *SWITCHES, DECODE_ROUTER}
+    of_instances = [name for name in names if name in known]
+    if not of_instances:
+        return
+    parsed = [_parsed(cluster_of(one)) for one in clusters]
+    for name in of_instances:
+        refuse_without_effect(parsed, name, where=f"vary names {name}, which", field=name)
+
+
+def _parsed(cluster: Cluster) -> "ClusterModel":
+    with culprits_named(cluster):
+        return cluster.parsed()
 
 
 def _label(value: Any) -> Any:

@@ -4,15 +4,16 @@ import copy
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmsim.config import load_cluster, parse_cluster
+from llmsim.config import Cluster, load_cluster, parse_cluster
 from llmsim.config.errors import InputError, UnknownKeyError
+from llmsim.config.overridden import field_of, refuse_without_effect
 from llmsim.search.rates import RATE, at_rate
-from llmsim.search.space import Point, Space
+from llmsim.search.space import Dimension, Point, Space
 from llmsim.search.templates import DEPLOYMENT
 
 COPIES = "copies of "
@@ -54,7 +55,9 @@ def load_base(space: Space) -> Base:
     every name of `vary` against it; InputError says which does not fit.
     """
     if space.plans:
-        return Base(space, space.path, {})
+        base = Base(space, space.path, {})
+        _check_effects(base)
+        return base
     beside = space.path.parent / space.file.cluster
     path = beside if os.path.exists(beside) else Path(space.file.cluster)
     base = Base(space, path, load_cluster(path).plain())
@@ -66,7 +69,46 @@ def load_base(space: Space) -> Base:
             _check_key(changed, base, dimension.name)
             if dimension.name.endswith(".hardware") and len(dimension.values) > 1:
                 _keep_devices_apart(base, dimension.name)
+    _check_effects(base)
     return base
+
+
+def _check_effects(base: Base) -> None:
+    """Raises InputError for an option that varies, and that no instance of any point takes."""
+    for dimension in base.space.dimensions:
+        if dimension.name.startswith("--"):
+            refuse_without_effect(
+                _clusters(base),
+                field_of(dimension.name),
+                where=f"{base.space.path}: vary names {dimension.name}, which",
+                field=f"vary.{dimension.name}",
+            )
+
+
+def _clusters(base: Base) -> Iterator[Cluster]:
+    """The clusters whose instances may take options: those of a model's deployments, or the one
+    where fields that may be null are.
+    """
+    if base.space.plans:
+        for plan in base.space.plans.values():
+            yield parse_cluster(json.dumps(plan.fields()), base.name)
+        return
+    point = {
+        one.name: _least(one)
+        for one in base.space.dimensions
+        if not one.name.startswith(("--", COPIES)) and one.name != "replicas"
+    }
+    try:
+        yield parse_cluster(json.dumps(_changed(copy.deepcopy(base.document), base, point)))
+    except InputError:  # a value that does not fit is the affair of its points
+        return
+
+
+def _least(dimension: Dimension) -> Any:
+    """A value of a dimension: null if it has that one."""
+    if None in dimension.values or not dimension.values:
+        return None if dimension.values else dimension.low
+    return dimension.values[0]
 
 
 def _check_key(document: Json, base: Base, path: str) -> None:

@@ -125,6 +125,30 @@ def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("vary", "option"),
+    [
+        ({"--max-num-seqs": [16, 64]}, "--max-num-seqs"),
+        ({"--max-batch": [16, 64], "replicas": [1, 2]}, "--max-batch"),
+        ({"--decode-routing-policy": ["RR", "LOAD"]}, "--decode-routing-policy"),
+    ],
+)
+def test_options_that_no_instance_takes_cannot_vary(
+    vary: Json, option: str, tmp_path: Path
+) -> None:
+    own = cluster(INSTANCE | {"max_num_seqs": 16})
+    with pytest.raises(
+        InputError, match=f"s.yaml: vary names {option}, which changes noth"
+    ) as caught:
+        load_base(space(tmp_path, own, vary=vary))
+    assert caught.value.field == f"vary.{option}"
+    taken = {"nodes[0].instances[0].max_num_seqs": [None, 8], **vary}
+    if "decode" not in option:
+        load_base(space(tmp_path, own, vary=taken))
+        del taken["nodes[0].instances[0].max_num_seqs"]
+        load_base(space(tmp_path, vary=taken))
+
+
 @pytest.mark.parametrize("text", ["{", "a: [", "- 1\n- 2\n", "", "\x00"])
 def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
     for name in ("s.yaml", "s.json", "absent.yaml"):
