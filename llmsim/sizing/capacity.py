@@ -138,7 +138,7 @@ def able(
     requests = enough_requests(load, targets, load.level, fewest)
     percentiles = tuple(dict.fromkeys((50.0, 90.0, 95.0, 99.0, targets.percentile)))
     try:
-        found = bench.measure(plan, load, load.level, requests, percentiles)
+        found = bench.measure(plan, load, load.level, requests, percentiles, sources=True)
     except InfeasibleError as error:
         return None, [], str(error)
     return found, misses(found, targets), ""

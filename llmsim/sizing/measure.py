@@ -16,6 +16,7 @@ from llmsim.core import PS_PER_S, Int64, RequestColumns, Workload
 from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
 from llmsim.results.requests.metrics import finished_rows, latencies, percentile
+from llmsim.results.time_sources import TimeSources
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS
@@ -44,6 +45,8 @@ class Measured:
     mean_ttft_s: float = 0.0
     mean_after_s: float = 0.0
     """From the first token to the last one, on average."""
+    sources: TimeSources | None = None
+    """Where its times come from; None where nobody asked."""
 
     @property
     def requests_per_s(self) -> float:
@@ -105,11 +108,25 @@ class Bench:
         return found
 
     def measure(
-        self, plan: Plan, load: Load, level: float, requests: int, percentiles: tuple[float, ...]
+        self,
+        plan: Plan,
+        load: Load,
+        level: float,
+        requests: int,
+        percentiles: tuple[float, ...],
+        *,
+        sources: bool = False,
     ) -> Measured:
-        """One run at a level of the load; raises InfeasibleError where requests can never run."""
+        """One run at a level of the load, if asked with the sources of its times; raises
+        InfeasibleError where requests can never run.
+        """
         from llmsim.routing import RouterSpec
-        from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+        from llmsim.simulate import (
+            SimulationOptions,
+            errors_named,
+            native_simulation,
+            time_shares,
+        )
 
         lowered = self.lowered(plan)
         workload = load.workload(level, requests, lowered.granularity)
@@ -127,7 +144,11 @@ class Bench:
         columns = RequestColumns(**simulation.requests())
         found = _measured(columns, level, workload, percentiles)
         servable = is_servable(plan.model, workload.input_tokens)
-        return replace(found, too_long=len(workload) - int(np.count_nonzero(servable)))
+        return replace(
+            found,
+            too_long=len(workload) - int(np.count_nonzero(servable)),
+            sources=TimeSources.of(time_shares(lowered, simulation)) if sources else None,
+        )
 
 
 def is_servable(model: str, input_tokens: "NDArray[Any]") -> "NDArray[np.bool_]":

@@ -11,7 +11,7 @@ from llmsim.api.python_values import check_kinds, pairs_text
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import InputError, LlmsimError, nearest
-from llmsim.sizing.answer import Answer
+from llmsim.sizing.answer import NEXT, Answer
 from llmsim.sizing.capacity import able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench, is_servable
@@ -98,6 +98,7 @@ def size(
         found = search(question, workers, prices)
         answer = Answer(found, prices)
         if answer.best is None:
+            found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
             return answer
         intervals = _intervals(answer.best, question, workers)
     return replace(answer, intervals=intervals, seeds=SEEDS if intervals else 0)
@@ -242,6 +243,27 @@ def _architectures(given: str | Sequence[str]) -> tuple[str, ...]:
                 value=name,
             )
     return names
+
+
+def _with_sources(
+    nearest: Sequence[Candidate], question: Question, workers: Workers
+) -> list[Candidate]:
+    """Deployments that were run, with the sources of their times."""
+    return [
+        workers.ask("llmsim.sizing.size:sourced", (one, question))
+        if one.run is not None and one.run.sources is None
+        else one
+        for one in nearest
+    ]
+
+
+def sourced(bench: Bench, task: tuple[Candidate, Question]) -> Candidate:
+    """A deployment with the sources of the times of its run."""
+    one, question = task
+    assert one.run is not None
+    at, percentiles = one.run, (question.targets.percentile,)
+    run = bench.measure(one.plan, question.load, at.level, at.requests, percentiles, sources=True)
+    return replace(one, run=replace(at, sources=run.sources))
 
 
 def _intervals(
