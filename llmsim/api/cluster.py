@@ -19,6 +19,10 @@ for each device.
 """
 MOST = 1 << 16
 """Instances and sizes that a cluster file holds at most."""
+FILES = (".json", ".yaml", ".yml")
+"""Suffixes of cluster files."""
+LABEL = 80
+"""Characters of a cluster's label."""
 HOST_MEMORY = {"mem_size": 1024, "mem_bw": 307.2, "mem_latency": 0}
 """GiB, GB/s and ns of a node's host memory; an assumption: one socket with eight channels of
 DDR5-4800.
@@ -100,6 +104,20 @@ class Cluster:
             said = str(error)
         return f"<llmsim.Cluster {self.name}: {str(said).partition('. ')[0]:.200}>"
 
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it: the stem of its file, or what its description begins
+        with; empty where it has neither.
+        """
+        if self.name != type(self).name:
+            path = Path(self.name)
+            return path.stem if path.suffix in FILES else self.name
+        try:
+            said = self.fields().get("description")
+        except InputError:
+            said = None
+        return str(said or "").partition(". ")[0].removesuffix(".")[:LABEL]
+
     def fields(self) -> dict[str, Any]:
         """The keys of the cluster file; a copy."""
         return self.parsed().plain()
@@ -140,6 +158,11 @@ _BUILD = (
     *("model", "device", "tp", "pp", "ep", "instances", "prefill", "decode", "attention", "ffn"),
     *("devices_per_node", "tensor_parallel_size", "pipeline_parallel_size"),
 )
+
+
+def build_argument(word: str) -> str | None:
+    """The argument of `Cluster.build` that a word means; None where it means none."""
+    return word if word in _BUILD else _CALLED_HERE.get(word)
 
 
 def _refuse_others(others: Mapping[str, Any]) -> None:
