@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmsim.config import Cluster, load_cluster, parse_cluster
+from llmsim.config.cluster_file.same_field import Keys, name_in, names_of
 from llmsim.config.errors import InputError, UnknownKeyError
 from llmsim.config.overridden import field_of, refuse_without_effect
 from llmsim.search.rates import RATE, at_rate
@@ -206,9 +207,28 @@ def _changed(document: Json, base: Base, point: Point) -> Json:
 
 def _set(document: Json, base: Base, path: str, value: Any) -> None:
     """Sets the field, in every entry of a list where the path says [*]; what is missing on the way
-    is made.
+    is made. A field that the file has under another name is set under that one.
     """
-    *above, last = _steps(base, path)
+    steps = _steps(base, path)
+    if given := name_in(steps):
+        above = steps[: -len(given)]
+        for container in _containers(document, above, base, path):
+            if isinstance(container, dict):
+                present = (name for name in names_of(steps) if _has(container, name))
+                _set_at(container, [*next(present, given)], base, path, value)
+        return
+    _set_at(document, steps, base, path, value)
+
+
+def _has(container: Json, name: Keys) -> bool:
+    inside: Any = container
+    for key in name:
+        inside = inside.get(key) if isinstance(inside, dict) else None
+    return inside is not None
+
+
+def _set_at(document: Json, steps: list[str | int], base: Base, path: str, value: Any) -> None:
+    *above, last = steps
     for container in _containers(document, above, base, path):
         if isinstance(container, dict) and isinstance(last, str) and last != "*":
             container[last] = copy.deepcopy(value)
@@ -240,12 +260,18 @@ def _keep_paths_apart(base: Base) -> None:
     paths = [one for one in names if not one.startswith(("--", COPIES)) and one not in others]
     for i, first in enumerate(paths):
         for later in paths[i + 1 :]:
-            steps = _steps(base, first), _steps(base, later)
+            steps = _one_name(_steps(base, first)), _one_name(_steps(base, later))
             if len(steps[0]) >= len(steps[1]) and all(map(_meet, *steps)):
                 raise InputError(
                     f"{base.space.path}: vary names {first} and, after it, {later}, which sets the "
                     "same; remove one, or name the whole before its parts"
                 )
+
+
+def _one_name(steps: list[str | int]) -> list[str | int]:
+    """The path with the first name of its field."""
+    given = name_in(steps)
+    return [*steps[: -len(given)], *names_of(steps)[0]] if given else steps
 
 
 def _meet(one: str | int, other: str | int) -> bool:

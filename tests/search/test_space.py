@@ -149,6 +149,40 @@ def test_options_that_no_instance_takes_cannot_vary(
         load_base(space(tmp_path, vary=taken))
 
 
+@pytest.mark.parametrize(
+    ("own", "varied", "value", "set_"),
+    [
+        ({"tp_size": 1}, "tensor_parallel_size", 2, {"tp_size": 2}),
+        ({"tensor_parallel_size": 1}, "tp_size", 2, {"tensor_parallel_size": 2}),
+        ({}, "tensor_parallel_size", 2, {"tensor_parallel_size": 2}),
+        ({"pp_size": 1}, "pipeline_parallel_size", 2, {"pp_size": 2}),
+        ({"npu_mem": {"mem_util": 0.8}}, "gpu_memory_utilization", 0.5, {"mem_util": 0.5}),
+        ({"gpu_memory_utilization": 0.8}, "npu_mem.mem_util", 0.5, {"gpu_memory_utilization": 0.5}),
+        ({"npu_memory_utilization": 0.8}, "gpu_memory_utilization", 0.5, {"npu_mem": None}),
+        ({}, "model", "Qwen/Qwen3-0.6B", {"model_name": "Qwen/Qwen3-0.6B"}),
+    ],
+)
+def test_all_names_of_a_field_vary_it(
+    own: Json, varied: str, value: Any, set_: Json, tmp_path: Path
+) -> None:
+    base = load_base(
+        space(tmp_path, cluster(INSTANCE | own), vary={f"nodes[*].instances[*].{varied}": [value]})
+    )
+    point = next(iter(base.space.grid()))
+    made = json.loads(run_of(base, point).cluster)["nodes"][0]["instances"][0]
+    inside = {**made, **(made.get("npu_mem") or {})}
+    assert {name: inside.get(name) for name in set_} == set_
+    values = [inside[name] for name in ("npu_memory_utilization", "mem_util") if name in inside]
+    assert values in ([], [0.5])
+    assert sum(name in made for name in ("tp_size", "tensor_parallel_size")) <= 1
+
+
+def test_two_names_of_a_field_cannot_both_vary(tmp_path: Path) -> None:
+    names = ("nodes[*].instances[0].tensor_parallel_size", "nodes[0].instances[*].tp_size")
+    with pytest.raises(InputError, match="which sets the same"):
+        load_base(space(tmp_path, vary={name: [1, 2] for name in names}))
+
+
 @pytest.mark.parametrize("text", ["{", "a: [", "- 1\n- 2\n", "", "\x00"])
 def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
     for name in ("s.yaml", "s.json", "absent.yaml"):
