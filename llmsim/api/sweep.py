@@ -35,10 +35,10 @@ def sweep(
 
     A key of `vary` is an option of `llmsim.run`, or `cluster` or `workload`, whose values then
     take the place of the arguments. A row holds the values, the numbers of the summary (those of
-    its blocks as `goodput.share`), and `problem`, a sentence where the model does not fit. A cluster
-    is called by the stem of its file, or by what its description begins with. The last key varies
-    fastest. `plot.pareto()` of the table draws which rows nothing beats. Raises
-    InputError for what no run takes.
+    its blocks as `goodput.share`), and `problem`, a sentence where the model does not fit. A
+    cluster is called by the stem of its file, or by what its description begins with. The last key
+    varies fastest. `plot.pareto()` of the table draws which rows nothing beats. Raises InputError
+    for what no run takes.
     """
     from llmsim.api.sweep_table import VARIED, SweepTable
 

@@ -19,6 +19,7 @@ from llmsim.search.apply import load_base, run_of
 from llmsim.search.space import Space, load_space
 
 Json = dict[str, Any]
+OF_MODEL = {"model": "Qwen/Qwen3-0.6B", "hardware": "H100", "vary": {}}
 INSTANCE = {"model_name": "meta-llama/Llama-3.2-1B", "hardware": "H100"}
 
 
@@ -91,7 +92,28 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
         ),
         ({"vary": {"replicas": {"from": 0, "to": 8, "factor": 2}}}, "from above 0 with a factor"),
         ({"vary": {"replicas": {"from": 0, "to": 10**9}}}, "more than 100000 values"),
-        ({"vary": {"replicas": 3}}, "$.vary[...]"),
+        ({"vary": {"replicas": 3}}, "vary.replicas is 3; give a list of values, such as [16, 64]"),
+        ({"vary": {"replicas": [1], "--seed": "a"}}, 'vary.--seed is "a"; give a list of values'),
+        ({"vary": {"replicas": {"from": "a", "to": 3}}}, 'vary.replicas.from is "a"; give a numb'),
+        (
+            {"vary": {"replicas": {"form": 1}}},
+            'unknown field vary.replicas.form (did you mean "from"',
+        ),
+        ({"vary": ["replicas"]}, 'vary is ["replicas"]; give a mapping from fields and options'),
+        ({"minimise": "devices"}, 'minimise is "devices"; give a list of figures'),
+        ({"require": {"devices": 3}}, "require.devices is 3; give a bound, such as {at_most: 500}"),
+        ({"halving": {"requests": [1, "b"]}}, 'halving.requests[1] is "b"; give a list of whole'),
+        ({"halving": {}}, "halving.requests is missing; give a list of whole numbers"),
+        ({"dataset": 3}, "dataset is 3; give a trace file, or a generator"),
+        ({"description": 3}, "description is 3; give a text"),
+        ({"load": {"rate": 3, "until": "vidur"}}, "load.rate is 3; give two rates"),
+        ({"cluster": "", **OF_MODEL, "gpus": 0}, "gpus is 0; it must be from 1 to 65536"),
+        ({"cluster": "", **OF_MODEL, "gpus": [2, 0]}, "gpus[1] is 0; it must be from 1 to 65536"),
+        (
+            {"cluster": "", **OF_MODEL, "gpus": "two"},
+            'gpus is "two"; give a whole number or a list',
+        ),
+        ({"cluster": "", **OF_MODEL}, "it names model and hardware; give either cluster, or model"),
         ({"minimise": [], "maximise": []}, "nothing to minimise or maximise"),
         ({"maximise": ["devices"]}, "devices is to be minimised and maximised"),
         ({"require": {"devices": {}}}, "require.devices says nothing"),
@@ -112,7 +134,7 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
             {"options": {"--dtype": datetime.date(2024, 1, 1)}},
             "--dtype holds something that JSON has not",
         ),
-        ({"minimize": ["x"]}, "unknown field minimize"),
+        ({"minimize": ["x"]}, 'unknown field minimize (did you mean "minimise"?)'),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path: Path) -> None:
@@ -192,6 +214,27 @@ def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             load_space(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "s.yaml",
+            "a: 1\nb: [1,\nc: 2\n",
+            "s.yaml:4:1: not valid YAML (expected ',' or ']', but got",
+        ),
+        ("s.yaml", "a: 1\nb: [1,\nc: 2\n", " from line 2)"),
+        ("s.yaml", "a: {b: 1\n", "s.yaml:2:1: not valid YAML"),
+        ("s.json", '{"a": 1,\n "b": }', "s.json:2:7: not valid JSON (Expecting value)"),
+    ],
+)
+def test_a_broken_file_names_the_line(name: str, text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_space(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
