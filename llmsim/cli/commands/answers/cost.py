@@ -29,8 +29,8 @@ COLUMNS = (
     "times within %",
 )
 """Of the table and of each row of --json; "tokens/s" and "J/token" count prompt tokens, too;
-"good %": the requests that met the run's `--goodput`; "times within %": what nine in ten of the run's
-operator times are expected to be off by at most.
+"good %": the requests that met the run's `--goodput`; "times within %": what nine in ten of the
+run's operator times are expected to be off by at most.
 """
 
 HEADINGS = {"tokens/s": "prompt + output tokens/s", "J/token": "J/token (prompt + output)"}
