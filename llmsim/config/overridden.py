@@ -1,6 +1,6 @@
 """Options given beside a cluster file that no instance takes, since each has a value of its own."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from msgspec import Struct
@@ -28,9 +28,8 @@ class OwnValue(Struct, frozen=True):
     """What an instance of the file gives for an option."""
 
     value: Any
-    position: str
-    """`file:line: field.path`."""
-    field: str
+    place: Location
+    """Where the file gives it; its line takes a search of the whole text."""
 
 
 class Overridden(Struct, frozen=True):
@@ -64,7 +63,9 @@ def overridden(
 
     Raises pydantic's ValidationError for options that `resolve` refuses.
     """
-    asked = _options(EngineOptions.model_validate(dict(options)))
+    asked: dict[str, Any] = {}
+    if options:  # a schema that is not needed is not built
+        asked = _options(EngineOptions.model_validate(dict(options)))
     asked |= dict.fromkeys(sorted(switches), True)
     found = {name: own_values(cluster, name) for name in asked}
     return [Overridden(name, asked[name], own) for name, own in found.items() if own]
@@ -78,8 +79,7 @@ def own_values(cluster: Cluster, option: str) -> tuple[OwnValue, ...]:
         own = {**_options(instance), **_switches(instance)}
         if name not in own:
             return ()
-        place = (*location, *_keys(instance, name))
-        found.append(OwnValue(own[name], cluster.position(place), field_path(place)))
+        found.append(OwnValue(own[name], (*location, *_keys(instance, name))))
     return tuple(found)
 
 
@@ -91,25 +91,36 @@ def refuse_without_effect(
     `option` is its field, `where` begins the sentence, and `field` is the culprit's name for
     programs.
     """
-    if option == DECODE_ROUTER:
-        if not any(hands_over(cluster) for cluster in clusters):
-            raise InputError(
-                f"{where} changes nothing: no instance has the pd_type decode; give instances the "
-                'pd_type "prefill" and "decode", or leave it out',
-                field=field,
-            )
-        return
-    own: tuple[OwnValue, ...] = ()
+    why = ""
     for cluster in clusters:
-        own = own_values(cluster, option)
-        if not own:
+        why = _REASONS.get(option, _own_everywhere)(cluster, option)
+        if not why:
             return
-    if own:
-        raise InputError(
-            f"{where} changes nothing: every instance has a value of its own, and {own[0].field} "
-            f"is {shown(own[0].value)}; remove it there",
-            field=field,
-        )
+    if why:
+        raise InputError(f"{where} changes nothing: {why}", field=field)
+
+
+def _own_everywhere(cluster: Cluster, option: str) -> str:
+    """Why no instance takes an option of the engine; empty where one does."""
+    own = own_values(cluster, option)
+    if not own:
+        return ""
+    value = f"{field_path(own[0].place)} is {shown(own[0].value)}"
+    return f"every instance has a value of its own, and {value}; remove it there"
+
+
+def _no_decodes(cluster: Cluster, _: str) -> str:
+    """Why nothing chooses among decode instances; empty where there are some."""
+    if hands_over(cluster):
+        return ""
+    return (
+        'no instance has the pd_type decode; give instances the pd_type "prefill" and "decode", or '
+        "leave it out"
+    )
+
+
+_REASONS: Mapping[str, Callable[[Cluster, str], str]] = {DECODE_ROUTER: _no_decodes}
+"""Of options that are no instance's."""
 
 
 def field_of(option: str) -> str:

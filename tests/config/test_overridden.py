@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 import llmsim
-from llmsim.config import parse_cluster
+from llmsim.config import Cluster, parse_cluster
+from llmsim.config.cluster_file.json_positions import field_path
 from llmsim.config.errors import InputError
-from llmsim.config.overridden import field_of, hands_over, own_values
+from llmsim.config.overridden import field_of, hands_over, overridden, own_values
 
 INSTANCE = {"model_name": "Qwen/Qwen3-0.6B", "hardware": "H100"}
 LOAD = "synthetic:n=2,rate=10,input=50,output=4"
@@ -99,9 +100,27 @@ def test_instances_of_all_layouts_count() -> None:
     assert not own_values(parse_cluster(json.dumps(fields)), "max_num_seqs")
     layouts["night"] = [own | {"pd_type": "prefill"}, own | {"pd_type": "decode"}]
     cluster = parse_cluster(json.dumps(fields))
-    paths = [one.field for one in own_values(cluster, "max_num_seqs")]
+    paths = [field_path(one.place) for one in own_values(cluster, "max_num_seqs")]
     assert paths[0] == "layouts.day[0].max_num_seqs" and hands_over(cluster)
     assert paths[-1] == "layouts.night[1].max_num_seqs" and len(paths) == 4
+
+
+def test_many_instances_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line takes a search of the whole text, so only the one that is said is looked for."""
+    fields = llmsim.Cluster.build("Qwen/Qwen3-0.6B", "H100", instances=200).fields()
+    for node in fields["nodes"]:
+        node["instances"] = [one | {"max_num_seqs": 16} for one in node["instances"]]
+    looked_for: list[object] = []
+    position = Cluster.position
+
+    def counted(self: Cluster, location: Any) -> str:
+        looked_for.append(location)
+        return position(self, location)
+
+    monkeypatch.setattr(Cluster, "position", counted)
+    cluster = llmsim.Cluster.of(fields).parsed()
+    assert [one.asked for one in overridden(cluster, {"max_num_seqs": 5})] == [5]
+    assert len(own_values(cluster, "max_num_seqs")) == 200 and not looked_for
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "decode_routing_policy"])

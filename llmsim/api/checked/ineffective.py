@@ -55,7 +55,7 @@ def overridden_options(cluster: "Cluster", options: "RunOptions") -> Iterator[st
         if (other := option.other) is not None:
             yield (
                 f"{option.words} changes nothing: every instance has a value of its own, and "
-                f"{other.position} is {shown(other.value)}"
+                f"{cluster.position(other.place)} is {shown(other.value)}"
             )
 
 
