@@ -530,14 +530,21 @@ class _Sources(Struct, frozen=True):
 
 def _sources(deployment: LoweredDeployment, simulation: "_native.Simulation") -> _Sources:
     return _Sources(
-        time_shares=tuple(
-            TimeShare(group, *deployment.operator(group, op), ps)
-            for group, op, ps in simulation.busy_time()
-        ),
+        time_shares=time_shares(deployment, simulation),
         attention_reach=tuple(
             (group, deployment.operator(group, op)[0], permille / 1000)
             for group, op, permille in simulation.attention_reach()
         ),
+    )
+
+
+def time_shares(
+    deployment: LoweredDeployment, simulation: "_native.Simulation"
+) -> tuple[TimeShare, ...]:
+    """The busy time of every operator by source."""
+    return tuple(
+        TimeShare(group, *deployment.operator(group, op), ps)
+        for group, op, ps in simulation.busy_time()
     )
 
 

@@ -1,7 +1,8 @@
 """A cluster as a value: read from a file, made of a mapping, or built from a model and a device."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,10 +20,19 @@ for each device.
 """
 MOST = 1 << 16
 """Instances and sizes that a cluster file holds at most."""
+FILES = (".json", ".yaml", ".yml")
+"""Suffixes of cluster files."""
+LABEL = 100
+"""Characters of a cluster's label."""
 HOST_MEMORY = {"mem_size": 1024, "mem_bw": 307.2, "mem_latency": 0}
 """GiB, GB/s and ns of a node's host memory; an assumption: one socket with eight channels of
 DDR5-4800.
 """
+
+
+Json = dict[str, Any]
+Sizes = tuple[int, int, int | None]
+"""tp, pp and ep of an instance."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,8 @@ class Cluster:
         decode: int = 0,
         attention: int = 0,
         ffn: int = 0,
+        prefill_tp: int | None = None,
+        decode_tp: int | None = None,
         devices_per_node: int = 8,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
@@ -78,9 +90,9 @@ class Cluster:
 
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
         its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size` and
-        `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. Raises InputError where the
-        model cannot be split so, where a role lacks its counterpart, and for a name that is none
-        of these.
+        `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. `prefill_tp` and `decode_tp`
+        take the place of `tp` in instances of their role. Raises InputError where the model cannot
+        be split so, where a role lacks its counterpart, and for a name that is none of these.
         """
         _refuse_others(others)
         roles = _roles(instances, prefill, decode, attention, ffn)
@@ -88,9 +100,11 @@ class Cluster:
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
         sizes = {"tp": tp, "pp": pp, "devices_per_node": devices_per_node}
         _check_counts(sizes if ep is None else {**sizes, "ep": ep}, 1)
+        tp_of = _tp_of_roles(roles, {"prefill": prefill_tp, "decode": decode_tp})
         _check_names({"model": model, "device": device})
         model, device = fspath(model), fspath(device)
-        return cls.of(starter_fields(model, device, roles, (tp, pp, ep), devices_per_node))
+        fields = starter_fields(model, device, roles, (tp, pp, ep), devices_per_node, tp_of)
+        return cls.of(fields)
 
     def __repr__(self) -> str:
         """The name and the description of the file, as far as a line goes."""
@@ -99,6 +113,20 @@ class Cluster:
         except InputError as error:
             said = str(error)
         return f"<llmsim.Cluster {self.name}: {str(said).partition('. ')[0]:.200}>"
+
+    @property
+    def label(self) -> str:
+        """What tables and pictures call it: the stem of its file, or what its description begins
+        with; empty where it has neither.
+        """
+        if self.name != type(self).name:
+            path = Path(self.name)
+            return path.stem if path.suffix in FILES else self.name
+        try:
+            said = self.fields().get("description")
+        except InputError:
+            said = None
+        return str(said or "").partition(". ")[0].removesuffix(".")[:LABEL]
 
     def fields(self) -> dict[str, Any]:
         """The keys of the cluster file; a copy."""
@@ -138,8 +166,19 @@ _CALLED_HERE = {
 """Words of other tools for an argument of `Cluster.build`; spelling alone would not find them."""
 _BUILD = (
     *("model", "device", "tp", "pp", "ep", "instances", "prefill", "decode", "attention", "ffn"),
-    *("devices_per_node", "tensor_parallel_size", "pipeline_parallel_size"),
+    *(
+        "prefill_tp",
+        "decode_tp",
+        "devices_per_node",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+    ),
 )
+
+
+def build_argument(word: str) -> str | None:
+    """The argument of `Cluster.build` that a word means; None where it means none."""
+    return word if word in _BUILD else _CALLED_HERE.get(word)
 
 
 def _refuse_others(others: Mapping[str, Any]) -> None:
@@ -188,6 +227,25 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
         )
     roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
     return roles or [None] * instances
+
+
+def _tp_of_roles(
+    roles: Sequence[str | None], given: Mapping[str, int | None]
+) -> dict[str | None, int]:
+    """The tensor-parallel devices of roles that have a size of their own; raises InputError for
+    that of a role that no instance has.
+    """
+    found: dict[str | None, int] = {role: tp for role, tp in given.items() if tp is not None}
+    _check_counts({f"{role}_tp": tp for role, tp in found.items()}, 1)
+    for role, tp in found.items():
+        if role not in roles:
+            raise InputError(
+                f"{role}_tp is {tp}, but {role} is 0; give the number of {role} instances, or "
+                "leave it out",
+                field=f"{role}_tp",
+                value=tp,
+            )
+    return found
 
 
 def _check_counts(counts: Mapping[str, Any], least: int) -> None:
@@ -247,39 +305,85 @@ def cluster_of(cluster: Any) -> Cluster:
 def starter_fields(
     model: str,
     device: str,
-    roles: list[str | None],
-    sizes: tuple[int, int, int | None],
+    roles: Sequence[str | None],
+    sizes: Sizes,
     devices_per_node: int,
+    tp_of: Mapping[str | None, int] | None = None,
 ) -> dict[str, Any]:
     """The keys of a starter file: an instance for each role (None: both), on a node or, where it is
     larger, on several of its own.
 
-    `sizes` are tp, pp and ep. Raises InputError where the model cannot be split so.
+    `sizes` are tp, pp and ep; `tp_of` has the tp of roles with another. Raises InputError where the
+    model cannot be split so.
     """
     from llmsim.model.hardware import data_sheet
 
     tp, pp, ep = sizes
-    needed = tp * pp
-    nodes = _nodes_of(sizes, roles, devices_per_node)
+    own = tp_of or {}
+    placed = {
+        role: _placed(model, device, role, (own.get(role, tp), pp, ep), roles, devices_per_node)
+        for role in dict.fromkeys(roles)
+    }
     sheet = data_sheet(device)
-    instance = _instance(model, device, sizes)
-    if nodes > 1:
-        instance["nnodes"] = nodes
-    instances = [_with_role(instance, role, ep or 1) for role in roles]
     link = sheet.intra_node_link_bytes_per_s / 1e9
-    over = f" on {nodes} nodes" if nodes > 1 else ""
     assumed = "" if sheet.network_card_bytes_per_s else ", and so is the link between nodes"
     return {
-        "description": f"{len(roles)} x {model}, each on {needed} {device}{over}. Memory, "
+        "description": f"{_described(model, device, roles, placed)}. Memory, "
         "bandwidth and links from the data sheet; latencies and host memory are "
         f"assumptions{assumed}.",
         "link_bw": [link, link, link_between_nodes(sheet)],
         "link_latency": [LINK_LATENCY_NS, LINK_LATENCY_NS, NODE_LATENCY_NS],
         "nodes": [
             {"cpu_mem": dict(HOST_MEMORY), "instances": on}
-            for on in _on_nodes(instances, max(1, devices_per_node // needed), nodes)
+            for on in _on_nodes([placed[role] for role in roles], devices_per_node)
         ],
     }
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """The keys of an instance, its devices, and the nodes that it is on."""
+
+    keys: dict[str, Any]
+    devices: int
+    nodes: int
+
+    def on(self, device: str) -> str:
+        """`4 H100`, or `16 H100 on 2 nodes`."""
+        return f"{self.devices} {device}{f' on {self.nodes} nodes' if self.nodes > 1 else ''}"
+
+
+def _placed(
+    model: str,
+    device: str,
+    role: str | None,
+    sizes: Sizes,
+    roles: Sequence[str | None],
+    devices_per_node: int,
+) -> _Placed:
+    tp, pp, ep = sizes
+    nodes = _nodes_of(sizes, roles, devices_per_node)
+    instance = _instance(model, device, sizes)
+    if nodes > 1:
+        instance["nnodes"] = nodes
+    return _Placed(_with_role(instance, role, ep or 1), tp * pp, nodes)
+
+
+def _described(
+    model: str,
+    device: str,
+    roles: Sequence[str | None],
+    placed: Mapping[str | None, _Placed],
+) -> str:
+    """How many instances of each role there are, and on what."""
+    counts = Counter(roles)
+    if len({one.on(device) for one in placed.values()}) == 1:
+        named = " + ".join(
+            f"{count} {role}" if role else str(count) for role, count in counts.items()
+        )
+        return f"{named} x {model}, each on {placed[roles[0]].on(device)}"
+    parts = (f"{count} {role} each on {placed[role].on(device)}" for role, count in counts.items())
+    return f"{model}: {', '.join(parts)}"
 
 
 def link_between_nodes(sheet: "Hardware") -> float:
@@ -288,9 +392,7 @@ def link_between_nodes(sheet: "Hardware") -> float:
     return NODE_LINK_GB_PER_S if card is None else card / 1e9
 
 
-def _nodes_of(
-    sizes: tuple[int, int, int | None], roles: list[str | None], devices_per_node: int
-) -> int:
+def _nodes_of(sizes: Sizes, roles: Sequence[str | None], devices_per_node: int) -> int:
     """The fewest nodes that the devices of an instance fill evenly, stage by stage; raises
     InputError where there are none.
     """
@@ -316,13 +418,22 @@ def _nodes_of(
     return needed
 
 
-def _on_nodes(
-    instances: list[dict[str, Any]], per_node: int, nodes: int
-) -> Iterator[list[dict[str, Any]]]:
-    """The instances of each node: so many begin on one, and each is on so many nodes."""
-    for first in range(0, len(instances), per_node):
-        yield instances[first : first + per_node]
-        yield from [[] for _ in range(nodes - 1)]
+def _on_nodes(instances: Sequence[_Placed], devices_per_node: int) -> Iterator[list[Json]]:
+    """The instances of each node, one node after the other; one over several nodes has its own."""
+    here: list[Json] = []
+    free = 0
+    for one in instances:
+        if here and (one.nodes > 1 or one.devices > free):
+            yield here
+            here = []
+        if one.nodes > 1:
+            yield [one.keys]
+            yield from [[] for _ in range(one.nodes - 1)]
+            continue
+        free = (free if here else devices_per_node) - one.devices
+        here.append(one.keys)
+    if here:
+        yield here
 
 
 def _with_role(instance: dict[str, Any], role: str | None, ep: int) -> dict[str, Any]:
@@ -337,7 +448,7 @@ def _with_role(instance: dict[str, Any], role: str | None, ep: int) -> dict[str,
     return instance if role is None else {**instance, "pd_type": role}
 
 
-def _instance(model: str, device: str, sizes: tuple[int, int, int | None]) -> dict[str, Any]:
+def _instance(model: str, device: str, sizes: Sizes) -> dict[str, Any]:
     from llmsim.model import Layout, load_model, operators, resolve_dtypes
     from llmsim.model.hardware import data_sheet
 

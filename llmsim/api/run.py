@@ -107,7 +107,7 @@ def _repeatable(workload: Any) -> Any:
 def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     """The options as the command line would give them."""
     engine, known = command_line_options(), _options_of_a_run()
-    _check_names(options, [*known, *engine])
+    _check_names(options, option_names())
     of_run: dict[str, Any] = {}
     of_engine: dict[str, Any] = {}
     for name, value in options.items():
@@ -120,6 +120,11 @@ def _given(cluster: Cluster, options: Mapping[str, Any]) -> Given:
     return Given(
         cluster_config=Path(cluster.name), dataset="workload", engine_options=of_engine, **of_run
     )
+
+
+def option_names() -> list[str]:
+    """The names of all options that `run` takes beside its arguments."""
+    return [*_options_of_a_run(), *command_line_options()]
 
 
 def _options_of_a_run() -> list[str]:

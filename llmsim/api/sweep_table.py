@@ -1,7 +1,7 @@
 """The table of `llmsim.sweep`: a DataFrame whose `plot` also draws its front."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -70,8 +70,8 @@ class SweepPlots(pd.plotting.PlotAccessor):
         rows = table[table[names].notna().all(axis=1)]
         varied = [name for name in table.attrs.get(VARIED, ()) if name in table.columns]
         points = [
-            Point(_label(row, varied), float(row[names[0]]), float(row[names[1]]))
-            for _, row in rows.iterrows()
+            Point(label, float(row[names[0]]), float(row[names[1]]))
+            for label, (_, row) in zip(_labels(rows, varied), rows.iterrows(), strict=True)
         ]
         return draw_front(points, figures[0], figures[1], ax)
 
@@ -80,8 +80,32 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _label(row: Any, varied: Sequence[str]) -> str:
-    """The values of what varies; one that varies alone needs no name."""
+def _labels(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
+    """The values of what differs; one that varies alone needs no name, and texts of which all begin
+    or end alike have what differs.
+    """
+    columns = {name: apart([str(value) for value in rows[name]]) for name in varied}
+    several = {name: texts for name, texts in columns.items() if len(set(texts)) > 1} or columns
     if len(varied) == 1:
-        return str(row[varied[0]])
-    return ", ".join(f"{name}={row[name]}" for name in varied)
+        return columns[varied[0]]
+    return [
+        ", ".join(f"{name}={text}" for name, text in zip(several, texts, strict=True))
+        for texts in zip(*several.values(), strict=True)
+    ]
+
+
+def apart(texts: Sequence[str]) -> list[str]:
+    """Texts without the parts between commas that all of them begin or end with; those of which
+    nothing would be left stay whole.
+    """
+    parts = [text.split(",") for text in texts]
+    shortest = min(map(len, parts), default=0)
+    first = _alike(parts, shortest)
+    last = _alike([one[first:][::-1] for one in parts], shortest - first)
+    left = [",".join(one[first : len(one) - last]).strip() for one in parts]
+    return left if all(left) else list(texts)
+
+
+def _alike(parts: Sequence[Sequence[str]], most: int) -> int:
+    """How many entries all lists begin with."""
+    return next((i for i in range(most) if len({one[i] for one in parts}) > 1), most)

@@ -26,7 +26,7 @@ from llmsim.lowering.energy.accounting import accounting
 from llmsim.lowering.engine_dtype import narrow_notes
 from llmsim.lowering.evidence import unlike_published
 from llmsim.lowering.group import lower_group, overheads_of, placed_at
-from llmsim.lowering.host.startup import refused_lengths
+from llmsim.lowering.host.startup import refused_blocks, refused_lengths
 from llmsim.lowering.kv.kv_transfer import kv_transfer_config, transfer_notes
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_copies
 from llmsim.lowering.kv.sglang_pools import notes_of_pools
@@ -253,7 +253,7 @@ def _notes(
         notes += [*lowered.model.notes, *lowered.ledger.notes, *_cost_notes(deployment, lowered)]
         notes += lowered.offload.notes if lowered.offload is not None else ()
         notes += lowered.draft.notes if lowered.draft is not None else ()
-        notes += refused_lengths(lowered)
+        notes += [*refused_lengths(lowered), *refused_blocks(lowered)]
     for lowered in kinds:
         notes += lowered.network_notes
     notes += evicted_notes(deployment)

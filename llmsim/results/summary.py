@@ -14,7 +14,6 @@ from llmsim.core import (
     PS_PER_MS,
     PS_PER_S,
     BackendUse,
-    Provenance,
     Results,
     Status,
     TimeShare,
@@ -37,6 +36,7 @@ from llmsim.results.requests.metrics import (
 )
 from llmsim.results.requests.sessions import reasons, sessions_block
 from llmsim.results.speculation import speculation_block
+from llmsim.results.time_sources import TimeSources, provenance, share_of
 
 SCHEMA_VERSION = 1
 _DIGITS = 6
@@ -326,7 +326,7 @@ def _blame(results: Results) -> dict[str, Any]:
     return {
         name: {
             "mean_ms": _rounded(part_ps / len(rows) / PS_PER_MS) if len(rows) else None,
-            "share": _share(part_ps, total_ps),
+            "share": share_of(part_ps, total_ps),
         }
         for name, part_ps in totals.items()
     }
@@ -383,34 +383,27 @@ def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[st
     """Where the simulated busy time comes from: shares of its total, by source and by provenance,
     then per operator.
     """
-    total_ps = sum(sum(share.ps_by_provenance) for share in shares)
-    by_source: dict[str, int] = {}
-    by_provenance = [0] * len(Provenance)
+    whole = TimeSources.of(shares)
     operators = []
     for share in sorted(
         shares, key=lambda one: (one.group, -sum(one.ps_by_provenance), one.operator, one.source)
     ):
         time_ps = sum(share.ps_by_provenance)
-        by_source[share.source] = by_source.get(share.source, 0) + time_ps
-        for code, part_ps in enumerate(share.ps_by_provenance):
-            by_provenance[code] += part_ps
         operators.append(
             {
                 "group": share.group,
                 "operator": share.operator,
                 "source": share.source,
                 "time_s": _rounded(time_ps / PS_PER_S),
-                "share": _share(time_ps, total_ps),
-                "provenance": _provenance(share.ps_by_provenance, time_ps),
+                "share": share_of(time_ps, whole.total_ps),
+                "provenance": provenance(share.ps_by_provenance, time_ps),
             }
         )
-    half, most = expected_error(by_provenance)
+    half, most = expected_error(whole.by_provenance)
     table_error = {"half": _rounded(half), "most": _rounded(most)}
-    ranked = sorted(by_source.items(), key=lambda item: (-item[1], item[0]))
     return {
-        "busy_time_s": _rounded(total_ps / PS_PER_S),
-        "by_source": {source: _share(part_ps, total_ps) for source, part_ps in ranked},
-        "by_provenance": _provenance(by_provenance, total_ps),
+        "busy_time_s": _rounded(whole.total_ps / PS_PER_S),
+        **whole.as_json(),
         "expected_error_percent": table_error,
         "table_interpolation_error_percent": dict(table_error),
         "extrapolations": [
@@ -419,16 +412,6 @@ def _sources(shares: tuple[TimeShare, ...], reaches: Sequence[Reach]) -> dict[st
         ],
         "operators": operators,
     }
-
-
-def _provenance(
-    ps_by_provenance: list[int] | tuple[int, ...], total_ps: int
-) -> dict[str, float | None]:
-    return {code.name.lower(): _share(ps_by_provenance[code], total_ps) for code in Provenance}
-
-
-def _share(part_ps: int, total_ps: int) -> float | None:
-    return _rounded(part_ps / total_ps) if total_ps else None
 
 
 def _total(results: Results, counter: str) -> int:

@@ -4,15 +4,17 @@ import copy
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmsim.config import load_cluster, parse_cluster
+from llmsim.config import Cluster, load_cluster, parse_cluster
+from llmsim.config.cluster_file.same_field import Keys, name_in, names_of
 from llmsim.config.errors import InputError, UnknownKeyError
+from llmsim.config.overridden import field_of, refuse_without_effect
 from llmsim.search.rates import RATE, at_rate
-from llmsim.search.space import Point, Space
+from llmsim.search.space import Dimension, Point, Space
 from llmsim.search.templates import DEPLOYMENT
 
 COPIES = "copies of "
@@ -54,7 +56,9 @@ def load_base(space: Space) -> Base:
     every name of `vary` against it; InputError says which does not fit.
     """
     if space.plans:
-        return Base(space, space.path, {})
+        base = Base(space, space.path, {})
+        _check_effects(base)
+        return base
     beside = space.path.parent / space.file.cluster
     path = beside if os.path.exists(beside) else Path(space.file.cluster)
     base = Base(space, path, load_cluster(path).plain())
@@ -66,7 +70,46 @@ def load_base(space: Space) -> Base:
             _check_key(changed, base, dimension.name)
             if dimension.name.endswith(".hardware") and len(dimension.values) > 1:
                 _keep_devices_apart(base, dimension.name)
+    _check_effects(base)
     return base
+
+
+def _check_effects(base: Base) -> None:
+    """Raises InputError for an option that varies, and that no instance of any point takes."""
+    for dimension in base.space.dimensions:
+        if dimension.name.startswith("--"):
+            refuse_without_effect(
+                _clusters(base),
+                field_of(dimension.name),
+                where=f"{base.space.path}: vary names {dimension.name}, which",
+                field=f"vary.{dimension.name}",
+            )
+
+
+def _clusters(base: Base) -> Iterator[Cluster]:
+    """The clusters whose instances may take options: those of a model's deployments, or the one
+    where fields that may be null are.
+    """
+    if base.space.plans:
+        for plan in base.space.plans.values():
+            yield parse_cluster(json.dumps(plan.fields()), base.name)
+        return
+    point = {
+        one.name: _least(one)
+        for one in base.space.dimensions
+        if not one.name.startswith(("--", COPIES)) and one.name != "replicas"
+    }
+    try:
+        yield parse_cluster(json.dumps(_changed(copy.deepcopy(base.document), base, point)))
+    except InputError:  # a value that does not fit is the affair of its points
+        return
+
+
+def _least(dimension: Dimension) -> Any:
+    """A value of a dimension: null if it has that one."""
+    if None in dimension.values or not dimension.values:
+        return None if dimension.values else dimension.low
+    return dimension.values[0]
 
 
 def _check_key(document: Json, base: Base, path: str) -> None:
@@ -164,9 +207,28 @@ def _changed(document: Json, base: Base, point: Point) -> Json:
 
 def _set(document: Json, base: Base, path: str, value: Any) -> None:
     """Sets the field, in every entry of a list where the path says [*]; what is missing on the way
-    is made.
+    is made. A field that the file has under another name is set under that one.
     """
-    *above, last = _steps(base, path)
+    steps = _steps(base, path)
+    if given := name_in(steps):
+        above = steps[: -len(given)]
+        for container in _containers(document, above, base, path):
+            if isinstance(container, dict):
+                present = (name for name in names_of(steps) if _has(container, name))
+                _set_at(container, [*next(present, given)], base, path, value)
+        return
+    _set_at(document, steps, base, path, value)
+
+
+def _has(container: Json, name: Keys) -> bool:
+    inside: Any = container
+    for key in name:
+        inside = inside.get(key) if isinstance(inside, dict) else None
+    return inside is not None
+
+
+def _set_at(document: Json, steps: list[str | int], base: Base, path: str, value: Any) -> None:
+    *above, last = steps
     for container in _containers(document, above, base, path):
         if isinstance(container, dict) and isinstance(last, str) and last != "*":
             container[last] = copy.deepcopy(value)
@@ -198,12 +260,18 @@ def _keep_paths_apart(base: Base) -> None:
     paths = [one for one in names if not one.startswith(("--", COPIES)) and one not in others]
     for i, first in enumerate(paths):
         for later in paths[i + 1 :]:
-            steps = _steps(base, first), _steps(base, later)
+            steps = _one_name(_steps(base, first)), _one_name(_steps(base, later))
             if len(steps[0]) >= len(steps[1]) and all(map(_meet, *steps)):
                 raise InputError(
                     f"{base.space.path}: vary names {first} and, after it, {later}, which sets the "
                     "same; remove one, or name the whole before its parts"
                 )
+
+
+def _one_name(steps: list[str | int]) -> list[str | int]:
+    """The path with the first name of its field."""
+    given = name_in(steps)
+    return [*steps[: -len(given)], *names_of(steps)[0]] if given else steps
 
 
 def _meet(one: str | int, other: str | int) -> bool:

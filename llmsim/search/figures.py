@@ -22,11 +22,20 @@ def names(space: Space) -> list[str]:
     return list(dict.fromkeys([*(name for name, _ in space.objectives), *space.file.require]))
 
 
+def asked_at(space: Space, name: str) -> str:
+    """The search file, and its field that names a figure."""
+    for field in ("minimise", "maximise"):
+        listed = getattr(space.file, field)
+        if name in listed:
+            return f"{space.path}: {field}[{listed.index(name)}]"
+    return f"{space.path}: require"
+
+
 def figure(
     summary: Mapping[str, Any], known: Mapping[str, float], name: str, where: str
 ) -> float | None:
     """A figure of the summary by its path; None where this run does not have it. InputError where
-    no run would.
+    no run would; its sentence begins with `where`, the file and the field that names the figure.
     """
     if name in known:
         return known[name]
@@ -36,7 +45,7 @@ def figure(
             figures = [*known, *_leaves(summary)]
             raise InputError(
                 f'{where}: "{name}" is no figure of a run{nearest(name, figures)}; '
-                "docs/reference/metrics.md"
+                "docs/reference/metrics.md lists them"
             )
         value = value[key] if isinstance(value, dict) else None
         if value is None and key == GOODPUT:

@@ -33,6 +33,18 @@ from llmsim.workload.dataset import load_dataset
 from llmsim.workload.spec_text import PREFIX as SYNTHETIC
 
 LATENCY = re.compile(r"(?:p(\d+)|mean|median)_(ttft|tpot)_ms")
+LARGER = "give more gpus, or hardware with more memory"
+FASTER = "relax the requirement, or give faster hardware"
+REMEDIES = {
+    DEVICES: "relax the requirement on devices",
+    MEMORY: LARGER,
+    SPLIT: "give other gpus, tp or pp",
+    LENGTH: f"{LARGER}, or shorter requests",
+    TPOT: FASTER,
+    TTFT: FASTER,
+    COMPUTE: "lower the rate, or give more gpus",
+}
+"""What lets points run that are pruned for a reason."""
 SHARED = ("prefixes=", "calls=")
 """Keys of a synthetic workload whose prompts may be cached."""
 US_PER_MS, US_PER_S, PS_PER_S = 1e3, 1e6, 1e12

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from llmsim.config.errors import InputError
-from llmsim.config.files import input_files
 from llmsim.search.rates import RATE
+from llmsim.search.reading import Form, converted, read_json_or_yaml
 from llmsim.search.templates import AFD_KEYS, DEPLOYMENT, Template, plans_of
 from llmsim.sizing.plan import Plan
 
@@ -36,6 +36,8 @@ OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 
 SHAPING = ("architecture", "split_step", "tp", "pp", *AFD_KEYS)
 """What chooses among the deployments of a model."""
+OF_A_MODEL = ("model", "hardware", "gpus")
+"""What stands in place of a cluster file."""
 REQUESTS = "--num-reqs"
 """The option with which the rungs of a search run fewer requests."""
 MOST = 1e15
@@ -93,7 +95,7 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: str = ""
     model: str = ""
     hardware: str | list[str] = ""
-    gpus: int | list[int] = 0
+    gpus: int | list[int] = []
     architecture: str | list[str] = []
     split_step: int = 0
     tp: list[int] = []
@@ -110,6 +112,43 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, Any] = {}
     devices_per_node: int = 8
     description: str = ""
+
+
+FIGURES = "a list of figures, such as [devices, p99_ttft_ms]"
+NUMBERS = "a list of whole numbers, such as [1, 2, 4]"
+FORM = Form(
+    sections={
+        "": SearchFile,
+        "halving": Halving,
+        "load": Load,
+        "load.rate": Range,
+        "load.until.*": Bound,
+        "require.*": Bound,
+        "vary.*": Range,
+    },
+    examples={
+        "dataset": "a trace file, or a generator such as synthetic:n=100,rate=10",
+        "vary": "a mapping from fields and options to values, such as replicas: [1, 2]",
+        "vary.*": "a list of values, such as [16, 64], or a range, such as {from: 1, to: 8}",
+        "require": "a mapping from figures to bounds, such as p99_ttft_ms: {at_most: 500}",
+        "require.*": "a bound, such as {at_most: 500} or {at_least: 0.9}",
+        "minimise": FIGURES,
+        "maximise": FIGURES,
+        "options": "a mapping from options of `llmsim run` to values, such as --seed: 1",
+        "gpus": "a whole number or a list of whole numbers, such as [8, 16]",
+        "hardware": "a device or a list of devices, such as [H100, H200]",
+        "architecture": "an architecture or a list of them, such as [colocated, pd]",
+        **dict.fromkeys(("tp", "pp", *AFD_KEYS), NUMBERS),
+        "halving": "a mapping, such as {requests: [250, 1000]}",
+        "halving.requests": "a list of whole numbers, such as [250, 1000]",
+        "load": "a mapping, such as {rate: {from: 1, to: 100}, until: {goodput.share: 0.9}}",
+        "load.rate": "two rates, such as {from: 1, to: 100}",
+        "load.until": "bounds, such as {goodput.share: 0.9}, or vidur",
+        "load.until.*": "the least that the figure may be, or a bound such as {at_most: 500}",
+    },
+    mappings=("vary", "require", "options", "load.until"),
+    page="docs/tutorial/sizing.md has a whole file",
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +209,7 @@ def load_space(path: Path) -> Space:
     """Reads and checks a JSON or YAML file; InputError names the file, the field and what would
     have worked.
     """
-    file = _converted(path)
+    file = converted(path, read_json_or_yaml(path), SearchFile, FORM)
     plans = _plans(path, file)
     if not file.vary and not plans:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
@@ -192,8 +231,8 @@ def load_space(path: Path) -> Space:
 
 def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
     """The deployments of a file that names a model; none for one that names a cluster file."""
-    given = [name for name in ("model", "hardware", "gpus") if getattr(file, name)]
-    if bool(file.cluster) == bool(given) or (given and len(given) < 3):
+    given = [name for name in OF_A_MODEL if getattr(file, name) not in ("", [])]
+    if bool(file.cluster) == bool(given) or (given and len(given) < len(OF_A_MODEL)):
         named = " and ".join(["cluster"] * bool(file.cluster) + given) or "nothing"
         raise InputError(
             f"{path}: it names {named}; give either cluster, or model, hardware and gpus"
@@ -298,40 +337,6 @@ def _check_halving(path: Path, halving: Halving) -> None:
         )
     if not 0 <= halving.margin <= 10:
         raise InputError(f"{path}: halving.margin is {halving.margin}; it must be from 0 to 10")
-
-
-def _converted(path: Path) -> SearchFile:
-    try:
-        return msgspec.convert(read_json_or_yaml(path), SearchFile)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"{path}: {str(error).replace('`', '')}; docs/tutorial/sizing.md has a whole file"
-        ) from None
-    except UnicodeEncodeError:
-        raise InputError(
-            f"{path}: a key or a text holds one half of a surrogate pair, which is no character"
-        ) from None
-
-
-def read_json_or_yaml(path: Path) -> Any:
-    """What a JSON or YAML file holds; InputError where it cannot be read or is neither."""
-    try:
-        text = input_files.read_text(path)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from None
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON ({error})") from None
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
 
 def _check_json(where: str, value: Any) -> None:

@@ -50,6 +50,8 @@ class Course:
     candidates: int = 0
     pruned: Mapping[str, int] = field(default_factory=dict)
     """Points that were left out without a run, by reason."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """One of these points, and why, by reason."""
     drawn: int = 0
     """Points of the first rung."""
     rungs: list[Rung] = field(default_factory=list)
@@ -120,6 +122,7 @@ def _halved(
     pruner = Pruner(space)
     kept = [point for point in space.grid() if not space.plans or pruner.keeps(point)]
     course.candidates, course.pruned = space.size, dict(pruner.counts)
+    course.examples = dict(pruner.examples)
     if trials < len(kept):
         chosen = np.random.Generator(np.random.PCG64(seed)).choice(len(kept), trials, replace=False)
         kept = [kept[i] for i in sorted(chosen)]

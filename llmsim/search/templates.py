@@ -48,9 +48,12 @@ def plans_of(where: str, template: Template, devices_per_node: int) -> dict[str,
     load_model(template.model)
     devices = _listed(template.hardware)
     counts = _listed(template.gpus)
-    for count in counts:
+    for i, count in enumerate(counts):
         if not 1 <= count <= 1 << 16:
-            raise InputError(f"{where}: gpus is {count}; it must be from 1 to {1 << 16}")
+            field = f"gpus[{i}]" if isinstance(template.gpus, list) else "gpus"
+            raise InputError(
+                f"{where}: {field} is {count}; it must be from 1 to {1 << 16}", field=field
+            )
     found: dict[str, Plan] = {}
     for device, count in itertools.product(devices, counts):
         data_sheet(device)

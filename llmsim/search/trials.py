@@ -15,6 +15,7 @@ from llmsim.search.apply import Base, Run, run_of
 from llmsim.search.figures import (
     DEVICES,
     PRICE,
+    asked_at,
     capacity_figures,
     excluded_by_devices,
     figure,
@@ -216,7 +217,7 @@ class Trials:
         figures = (*wanted, *bounds, PRICE)
         asked = Asked(run.cluster, name, run.words, figures, self._allow_plugins)
         low, high = float(load.rate.first), float(load.rate.last)
-        whole = AskedCapacity(asked, low, high, load.precision, bounds, str(space.path))
+        whole = AskedCapacity(asked, low, high, load.precision, bounds, f"{space.path}: load.until")
         ended = self._workers.ask(CAPACITY_FUNCTION, whole)
         return ended
 
@@ -240,7 +241,9 @@ class Trials:
         known, where = {DEVICES: float(run.devices)}, str(space.path)
         if ended.capacity_rps is not None:
             known |= capacity_figures(ended.summary, ended.capacity_rps, run.devices, where)
-        values = {name: figure(ended.summary, known, name, where) for name in names(space)}
+        values = {
+            name: figure(ended.summary, known, name, asked_at(space, name)) for name in names(space)
+        }
         missing = [name for name, value in values.items() if value is None]
         found = {name: value for name, value in values.items() if value is not None}
         if missing:

@@ -20,6 +20,8 @@ from llmsim.sizing.targets import INF, METRICS, Targets, beyond_target, class_of
 if TYPE_CHECKING:
     from llmsim.sizing.pictures import AnswerPlots
 
+MOSTLY = 0.5
+"""The share of a deployment's time from which it counts as measured."""
 DIGITS = 6
 PERCENTILES = (50.0, 95.0, 99.0)
 
@@ -114,7 +116,31 @@ class Answer:
             "without_price": list(self.without_price),
             "too_long_requests": self._too_long,
             "pareto": self.pareto(),
+            "note": self.note,
         }
+
+    @property
+    def better_known(self) -> Candidate | None:
+        """Where most of the best deployment's time rests on no measurement: the next one most of
+        whose time does; None where there is none.
+        """
+        best = self.best
+        if best is None or best.sources is None or best.sources.known >= MOSTLY:
+            return None
+        others = (*self.found.meeting[1:], *self.found.missing)
+        known = (one for one in others if one.sources is not None and one.sources.known >= MOSTLY)
+        return next(known, None)
+
+    @property
+    def note(self) -> str | None:
+        """What to know before the best deployment is believed; None: nothing."""
+        best, other = self.best, self.better_known
+        if best is None or best.sources is None or other is None or other.sources is None:
+            return None
+        return (
+            f"the times of {best.plan.device} are {best.sources.words}; most of those of "
+            f"{_named(other.plan)} rest on measurements ({_missed(other, self)})."
+        )
 
     @property
     def _too_long(self) -> int:
@@ -152,6 +178,7 @@ class Answer:
             **_of_classes(one.run, self.found.question.targets),
             "output_tok_s": _output_tok_s(one.run),
             "usd_per_h": None if price is None else _round(price),
+            "cost_sources": None if one.sources is None else one.sources.as_json(),
         }
         if best:
             headroom = self.headroom
@@ -279,8 +306,9 @@ def text(answer: Answer) -> str:
         lines += _headline(answer, best, best.run, load)
     if answer.next:
         lines.append("Next best:" if best else "Nearest:")
-        lines += [f"  {_named(one.plan)}: {missed}" for one, missed in answer.next]
+        lines += [f"  {_named(one.plan)}: {missed}{_known(one)}" for one, missed in answer.next]
     lines += _constraint(answer)
+    lines += [] if answer.note is None else [f"Note: {answer.note}"]
     lines += _nothing_runs(answer)
     if answer.without_price:
         lines.append(_counted(answer.without_price))
@@ -318,6 +346,11 @@ def _counted(without_price: Sequence[str]) -> str:
     )
 
 
+def _known(one: Candidate) -> str:
+    """How much of a deployment's times rests on data."""
+    return "" if one.sources is None else f"; times {one.sources.words}"
+
+
 def _by(plan: Plan) -> str:
     """The engine that was asked for."""
     profile = dict(plan.server).get("engine_profile")
@@ -347,6 +380,7 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
         f"  {_tokens_per_s(run.output_tok_s)} output tok/s"
         + ("" if price is None else f", {price:,.2f} USD/h")
         + _growth(answer),
+        *([] if best.sources is None else [f"  Times: {best.sources.words}"]),
         *_beyond_context(question.model, run),
     ]
     if answer.seeds:

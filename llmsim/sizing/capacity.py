@@ -165,7 +165,7 @@ def able(
     percentiles = tuple(dict.fromkeys((50.0, 90.0, 95.0, 99.0, targets.percentile)))
     stops = targets.ceilings if gives_up else ()
     try:
-        found = bench.measure(plan, load, load.level, requests, percentiles, stops)
+        found = bench.measure(plan, load, load.level, requests, percentiles, stops, sources=True)
     except InfeasibleError as error:
         return None, [], str(error)
     return found, misses(found, targets), ""

@@ -17,6 +17,7 @@ from llmsim.lowering import LoweredDeployment, LoweringOptions
 from llmsim.lowering.deployment import Kinds, lower
 from llmsim.results.requests.ceilings import Ceiling, least_latencies
 from llmsim.results.requests.metrics import finished_rows, latencies, percentile
+from llmsim.results.time_sources import TimeSources
 from llmsim.sizing.load import Load
 from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import METRICS, NO_CLASS, PS_PER_MS
@@ -51,6 +52,8 @@ class Measured:
     mean_ttft_s: float = 0.0
     mean_after_s: float = 0.0
     """From the first token to the last one, on average."""
+    sources: TimeSources | None = None
+    """Where its times come from; None where nobody asked."""
     given_up: Ceiling | None = None
     """What was certain to be exceeded when the run was stopped, which has no figures then."""
 
@@ -126,12 +129,20 @@ class Bench:
         requests: int,
         percentiles: tuple[float, ...],
         ceilings: Sequence[Ceiling] = (),
+        *,
+        sources: bool = False,
     ) -> Measured:
-        """One run at a level of the load, given up where it is certain to exceed a ceiling; raises
-        InfeasibleError where requests can never run.
+        """One run at a level of the load, if asked with the sources of its times, and given up
+        where it is certain to exceed a ceiling; raises InfeasibleError where requests can never
+        run.
         """
         from llmsim.routing import RouterSpec
-        from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+        from llmsim.simulate import (
+            SimulationOptions,
+            errors_named,
+            native_simulation,
+            time_shares,
+        )
 
         lowered = self.lowered(plan)
         workload = load.workload(level, requests, lowered.granularity)
@@ -155,7 +166,11 @@ class Bench:
         columns = RequestColumns(**simulation.requests())
         found = _measured(columns, level, workload, percentiles)
         servable = is_servable(plan.model, workload.input_tokens)
-        return replace(found, too_long=len(workload) - int(np.count_nonzero(servable)))
+        return replace(
+            found,
+            too_long=len(workload) - int(np.count_nonzero(servable)),
+            sources=TimeSources.of(time_shares(lowered, simulation)) if sources else None,
+        )
 
 
 def _exceeded(

@@ -10,6 +10,7 @@ from llmsim.sizing.answer import Answer, front_name, text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TIMES = "times"
 WIDTH, HEIGHT, EDGE = 640, 320, 60
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
@@ -45,7 +46,11 @@ def plot(answer: Answer, path: Path) -> None:
 def html(answer: Answer) -> str:
     """One page without scripts and without network: headline, table, front."""
     fields = answer.as_json()
-    rows = [one for one in (fields["best"], *fields["next"]) if one]
+    shown = [*([answer.best] if answer.best else []), *(one for one, _ in answer.next)]
+    rows = [
+        {**row, TIMES: "" if one.sources is None else one.sources.words}
+        for row, one in zip(filter(None, (fields["best"], *fields["next"])), shown, strict=True)
+    ]
     title = f"Sizing {answer.found.question.model}"
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
@@ -56,7 +61,7 @@ def html(answer: Answer) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    columns = ("devices", "device", "layout", "output_tok_s", "usd_per_h", "misses")
+    columns = ("devices", "device", "layout", "output_tok_s", "usd_per_h", TIMES, "misses")
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmsim.config.errors import LlmsimError, WiderSplit
+from llmsim.results.time_sources import TimeSources
 from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.bounds import (
     DEVICES,
@@ -146,6 +147,12 @@ class Candidate:
     def meets(self) -> bool:
         """Whether every request ended and every target was met."""
         return self.run is not None and self.run.complete and not self.misses
+
+    @property
+    def sources(self) -> TimeSources | None:
+        """Where the times of its run come from; None where it did not run, or nothing was timed."""
+        found = None if self.run is None else self.run.sources
+        return found if found is not None and found.total_ps else None
 
 
 @dataclass

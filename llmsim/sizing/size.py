@@ -16,7 +16,7 @@ from llmsim.sizing.capacity import able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench, is_servable
 from llmsim.sizing.plan import Option
-from llmsim.sizing.search import FEWEST_VERIFIED, Candidate, Question, search
+from llmsim.sizing.search import FEWEST_VERIFIED, NEXT, Candidate, Question, search
 from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
 from llmsim.sizing.workers.workers import Workers
@@ -98,6 +98,7 @@ def size(
         found = search(question, workers, prices)
         answer = Answer(found, prices)
         if answer.best is None:
+            found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
             return answer
         intervals = _intervals(answer.best, question, workers)
     return replace(answer, intervals=intervals, seeds=SEEDS if intervals else 0)
@@ -242,6 +243,27 @@ def _architectures(given: str | Sequence[str]) -> tuple[str, ...]:
                 value=name,
             )
     return names
+
+
+def _with_sources(
+    nearest: Sequence[Candidate], question: Question, workers: Workers
+) -> list[Candidate]:
+    """Deployments that were run, with the sources of their times."""
+    return [
+        workers.ask("llmsim.sizing.size:sourced", (one, question))
+        if one.run is not None and one.run.sources is None
+        else one
+        for one in nearest
+    ]
+
+
+def sourced(bench: Bench, task: tuple[Candidate, Question]) -> Candidate:
+    """A deployment with the sources of the times of its run."""
+    one, question = task
+    assert one.run is not None
+    at, percentiles = one.run, (question.targets.percentile,)
+    run = bench.measure(one.plan, question.load, at.level, at.requests, percentiles, sources=True)
+    return replace(one, run=replace(at, sources=run.sources))
 
 
 def _intervals(

@@ -11,7 +11,7 @@ import msgspec
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import finite
 from llmsim.model.hardware import data_sheet
-from llmsim.search.space import read_json_or_yaml
+from llmsim.search.reading import Form, converted, read_json_or_yaml
 
 RoleName = Literal["colocated", "prefill", "decode", "attention", "ffn"]
 LETTERS: dict[str, str] = {
@@ -59,6 +59,14 @@ class HeteroFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
 
 
+FORM = Form(
+    sections={"": HeteroFile, "roles": Role, "sla": Targets},
+    examples={"workload": "a trace file, or a generator such as synthetic:n=100,rate=10"},
+    mappings=("prices", "splits", "cluster", "options"),
+    page=WHERE,
+)
+
+
 @dataclass(frozen=True)
 class Question:
     """A file that was checked: its text, with the prices and the splits that hold."""
@@ -81,10 +89,7 @@ def load_hetero(path: Path) -> Question:
     """Reads and checks a JSON or YAML file; InputError names the file, the field and what would
     have worked.
     """
-    try:
-        file = msgspec.convert(read_json_or_yaml(path), HeteroFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {str(error).replace('`', '')}; {WHERE}") from None
+    file = converted(path, read_json_or_yaml(path), HeteroFile, FORM)
     for problem in _problems(file):
         raise InputError(f"{path}: {problem}")
     splits = tuple(_split(path, file, i) for i in range(len(file.splits)))

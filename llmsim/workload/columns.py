@@ -25,6 +25,8 @@ class WorkloadBuilder:
     def __init__(self, granularity: int) -> None:
         self.granularity = granularity
         self._arrival_ns = array("q")
+        self._line = 0
+        self._head_lines = array("q")  # of rows with an arrival
         self._input = array("i")
         self._output = array("i")
         self._model = array("h")
@@ -50,6 +52,10 @@ class WorkloadBuilder:
     def __len__(self) -> int:
         return len(self._arrival_ns)
 
+    def begin_line(self, number: int) -> None:
+        """Rows that follow are of this line of the file."""
+        self._line = number
+
     def add(self, arrival_ns: int, input_tokens: int, output_tokens: int, model: int) -> None:
         """Appends a request; `arrival_ns` is -1 for a session's second and later calls."""
         self._arrival_ns.append(arrival_ns)
@@ -58,6 +64,8 @@ class WorkloadBuilder:
         self._model.append(model)
         if arrival_ns < 0:
             self._has_calls = True
+        else:
+            self._head_lines.append(self._line)
         if self._hasher is not None:
             self._hasher.skip()
 
@@ -194,8 +202,8 @@ class WorkloadBuilder:
         rows = given_order if by_arrival is None else by_arrival
         if by_arrival is not None:
             offsets, keys = reordered(offsets, keys, by_arrival)
-            first = int(np.flatnonzero(by_arrival != given_order)[0])
-            notes = (*notes, _sorted_note(source, first))
+            heads = arrival_ns[arrival_ns >= 0]
+            notes = (*notes, _sorted_note(source, heads, self._head_lines))
         arrival_ns = arrival_ns[rows]
         tool_ps = np.zeros(n, dtype=np.int64)
         if self._tool_ns:
@@ -280,11 +288,15 @@ def _repeated(what: str, names: Sequence[str], lines: Sequence[int]) -> list[str
     ]
 
 
-def _sorted_note(source: str, first: int) -> str:
+def _sorted_note(source: str, arrival_ns: Int64, lines: Sequence[int]) -> str:
+    """Names the first line that goes back in time, and the one before it."""
+    earlier = np.flatnonzero(arrival_ns[1:] < arrival_ns[:-1]) + 1
+    at = int(earlier[0])
+    first_of = f", the first of {len(earlier)} such lines" if len(earlier) > 1 else ""
     return (
-        f"{source}: the lines are not in order of arrival (request {first} is the first "
-        "out of place), so they "
-        "were sorted by arrival time; requests keep the numbers that they have in the file"
+        f"{source}: line {lines[at]} arrives at {arrival_ns[at]} ns, before line {lines[at - 1]} "
+        f"({arrival_ns[at - 1]} ns){first_of}; lines were sorted by arrival time, and requests "
+        "keep the numbers that they have in the file"
     )
 
 

@@ -110,6 +110,7 @@ class _Reader:
                 line = line.removeprefix(_BYTE_ORDER_MARK)
             if not line or line.isspace():
                 continue
+            self._builder.begin_line(number)
             self._take(line, number)
             taken += 1
             if taken == limit:

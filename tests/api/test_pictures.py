@@ -4,8 +4,9 @@ import pytest
 
 import llmsim
 from llmsim.api.pictures.front import MOST_NAMES, Figure, Point, draw_front
+from llmsim.api.sweep_table import VARIED, SweepTable, apart
 
-pytest.importorskip("matplotlib")
+FigureCanvasAgg = pytest.importorskip("matplotlib.backends.backend_agg").FigureCanvasAgg
 
 AXES = Figure("speed", True), Figure("throughput", True)
 CLUSTER = llmsim.Cluster.build("Qwen/Qwen3-8B", "H100", instances=7)
@@ -39,6 +40,47 @@ def test_a_long_front_names_the_first() -> None:
 def test_one_point_and_none() -> None:
     assert named([Point("only", 3, 3)]) == (["only"], ["speed"])
     assert named([]) == ([], ["speed"])
+
+
+LONG = "synthetic:n=1000,rate={},input=lognormal:300,output=lognormal:60,burst=poisson"
+
+
+@pytest.mark.parametrize("places", [((1, 9), (5, 6), (9, 1)), ((1, 1), (5, 5), (9, 9)), ((3, 3),)])
+@pytest.mark.parametrize("length", [30, 60, 90, 300])
+def test_no_name_leaves_the_picture(places: tuple[tuple[int, int], ...], length: int) -> None:
+    names = [(LONG.format(at) * 4)[:length] for at in range(len(places))]
+    ax = draw_front([Point(name, *at) for name, at in zip(names, places, strict=True)], *AXES)
+    figure = ax.figure
+    FigureCanvasAgg(figure).draw()
+    for text in (*ax.texts, ax.xaxis.label):
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text.get_text()
+    written = "".join(ax.get_xlabel().split("  ", 1)[-1].split()) if len(names) == 1 else ""
+    assert names[0].replace(" ", "") in (written, ax.texts[0].get_text()) or len(names) > 1
+
+
+def test_workloads_of_a_sweep_are_told_apart_by_what_differs() -> None:
+    one, other = (LONG.format(rate) for rate in (8, 20))
+    assert apart([one, other]) == ["rate=8", "rate=20"]
+    assert apart([one, one]) == [one, one]
+    assert apart(["a.json", "b.json"]) == ["a.json", "b.json"]
+    assert apart(["x,1", "x,1,2"]) == ["x,1", "x,1,2"]
+    assert apart([]) == []
+    table = SweepTable(
+        {
+            "workload": [one, other],
+            "tp": [1, 1],
+            "mean_tpot_ms": [1.0, 2.0],
+            "output_throughput": [1, 2],
+        }
+    )
+    table.attrs[VARIED] = ["workload", "tp"]
+    assert [text.get_text() for text in table.plot.pareto().texts] == [
+        "workload=rate=8",
+        "workload=rate=20",
+    ]
+    table.attrs[VARIED] = ["workload"]
+    assert [text.get_text() for text in table.plot.pareto().texts] == ["rate=8", "rate=20"]
 
 
 def test_many_groups_are_a_mean_and_a_band() -> None:

@@ -104,6 +104,18 @@ def test_a_built_cluster_serves_on_as_many_devices() -> None:
     ]
     assert roles == ["prefill", "decode", "decode"]
     assert run(cluster=apart).summary["kv_transfer"]
+    wide = llmsim.Cluster.build(
+        "meta-llama/Llama-3.1-8B", "H100", tp=2, prefill=1, decode=2, decode_tp=16
+    )
+    placed = [[one["tp_size"] for one in node["instances"]] for node in wide.fields()["nodes"]]
+    assert placed == [[2], [16], [], [16], []]
+    assert wide.label == (
+        "meta-llama/Llama-3.1-8B: 1 prefill each on 2 H100, 2 decode each on 16 H100 on 2 nodes"
+    )
+    assert apart.label == "1 prefill + 2 decode x meta-llama/Llama-3.1-8B, each on 1 H100"
+    with pytest.raises(llmsim.InputError, match="decode_tp is 2, but decode is 0; give") as caught:
+        llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", decode_tp=2)
+    assert caught.value.field == "decode_tp"
     with pytest.raises(llmsim.InputError, match="prefill is 1 and decode is 0; give both"):
         llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1)
 

@@ -33,6 +33,53 @@ def test_a_cluster_that_does_not_fit_is_a_row(cluster: llmsim.Cluster) -> None:
     assert table["completed"][0] == 3 and "does not fit" in table["problem"][1]
 
 
+def test_clusters_of_a_sweep_have_names_of_their_own(
+    cluster: llmsim.Cluster, tmp_path: Path
+) -> None:
+    two = llmsim.Cluster.build("Qwen/Qwen3-8B", "H100", tp=2)
+    paths = [tmp_path / "one.json", tmp_path / "two.yaml", tmp_path / "sub" / "one.json"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        cluster.save(path)
+    bare = {key: value for key, value in cluster.fields().items() if key != "description"}
+    named = llmsim.Cluster.of(bare, "model-1.5")
+    given = [cluster, two, two.fields(), bare, bare, named, str(paths[0]), *paths[1:]]
+    table = llmsim.sweep(None, LOAD, {"cluster": given}, num_reqs=2, **ROOFLINE)
+    assert list(table["cluster"]) == [
+        "1 x Qwen/Qwen3-8B, each on 1 H100",
+        "1 x Qwen/Qwen3-8B, each on 2 H100 (2)",
+        "1 x Qwen/Qwen3-8B, each on 2 H100 (3)",
+        "cluster (4)",
+        "cluster (5)",
+        "model-1.5",
+        str(paths[0]),
+        "two",
+        str(paths[2]),
+    ]
+    assert table["mean_tpot_ms"][1] == table["mean_tpot_ms"][2] < table["mean_tpot_ms"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dataset", '; it is called "workload" here'),
+        ("clusters", '; it is called "cluster" here'),
+        ("tp", 'vary "cluster" over clusters that differ in it, such as llmsim.Cluster.build('),
+        ("tensor_parallel_size", "llmsim.Cluster.build(model, device, tensor_parallel_size=...)"),
+        ("tp_size", "llmsim.Cluster.build(model, device, tp=...)"),
+        ("rate", 'vary "workload" over texts that differ in it, as in synthetic:n=100,rate=10'),
+        ("max_num_seq", 'did you mean "max_num_seqs"?'),
+        ("workloadd", 'did you mean "workload"?'),
+    ],
+)
+def test_what_a_sweep_cannot_vary_names_what_it_can(
+    name: str, said: str, cluster: llmsim.Cluster
+) -> None:
+    with pytest.raises(InputError, match=f"^vary names {name}, which is no option") as caught:
+        llmsim.sweep(cluster, LOAD, {name: [1, 2]})
+    assert said in str(caught.value) and caught.value.field == name
+
+
 def test_the_front_of_a_sweep_is_drawn(cluster: llmsim.Cluster) -> None:
     pytest.importorskip("matplotlib")
     large = llmsim.Cluster.build("meta-llama/Llama-3.1-70B", "H100")
@@ -55,7 +102,7 @@ def test_the_front_of_a_sweep_is_drawn(cluster: llmsim.Cluster) -> None:
         (tpot, tokens) for tpot, tokens, _ in kept
     ]
     assert [text.get_text() for text in axes.texts] == [
-        f"cluster=cluster, max_num_seqs={most}" for _, _, most in kept
+        f"max_num_seqs={most}" for _, _, most in kept
     ]
     whole = table.plot.pareto(minimise=(), maximise=["output_throughput", "request_throughput"])
     assert (

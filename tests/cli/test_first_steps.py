@@ -195,6 +195,27 @@ def test_init_writes_attention_and_ffn_instances(
         assert said in error
 
 
+@pytest.mark.parametrize("name", ["c.json", "c.yaml"])
+def test_init_gives_roles_sizes_of_their_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", "Qwen/Qwen3-8B", "--device", "H100", "--tp", "2", "--devices-per-node", "8"]
+    roles = ["--prefill", "3", "--decode", "1", "--decode-tp", "4"]
+    assert main(["init", "-o", name, *given, *roles]) == 0
+    assert "3 prefill each on 2 H100, 1 decode each on 4 H100" in capsys.readouterr().out
+    nodes = load_cluster(name).plain()["nodes"]
+    assert [[one["tp_size"] for one in node["instances"]] for node in nodes] == [[2, 2, 2], [4]]
+    load = "synthetic:n=4,rate=5,input=fixed:60,output=fixed:5"
+    assert main(["run", "--cluster-config", name, "--dataset", load, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["devices"] for one in found["kv_cache"]] == [2, 2, 2, 4]
+    error = refused(capsys, "init", "-o", "d.json", *given, "--decode-tp", "4")
+    assert "--decode-tp is 4, but there is no --decode" in error
+    wide = ["--model", "meta-llama/Llama-3.1-70B", "--device", "H100", *roles[:4]]
+    capsys.readouterr()
+    assert main(["init", "-o", "d.json", *wide, "--prefill-tp", "1"]) == 3
+    error = capsys.readouterr().err
+    assert "it would fit with --prefill-tp" in error and not Path("d.json").exists()
+
+
 def test_the_commented_options_of_init_are_the_values_that_hold(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

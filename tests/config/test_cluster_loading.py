@@ -72,6 +72,10 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
     absent = load_message(tmp_path / "absent.json")
     assert "does not exist" in absent
     assert "near.json" in absent
+    for name in ("near.yaml", "near.yml", "near.txt"):
+        (tmp_path / name).write_text("{}")
+    absent = load_message(tmp_path / "absent.yaml")
+    assert "(its folder holds near.json, near.yaml, near.yml)" in absent
     assert "cannot be read" in load_message(tmp_path / ("x" * 5000))
     assert "cannot be read" in load_message(tmp_path / "near.json" / "below.json")
     assert "cannot be read" in load_message(Path("a\0b"))

@@ -179,6 +179,11 @@ def test_cost_and_carbon_and_their_comparison(
     assert cheap["spend"] == pytest.approx(2.0) and cheap["efficiency"] == pytest.approx(2.0)
     assert cheap["times within %"] == found["sources"]["expected_error_percent"]["most"]
     assert compared["notes"] == []
+    assert cheap["tokens/s"] == found["total_token_throughput"]
+    assert cheap["output tokens/s"] == found["output_throughput"] < cheap["tokens/s"]
+    assert main(["cost", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    heading = capsys.readouterr().out.splitlines()[0]
+    assert "| prompt + output tokens/s | output tokens/s | J/token (prompt + output) |" in heading
 
 
 def test_runs_that_should_not_be_compared_are_said(

@@ -204,7 +204,7 @@ def test_a_capacity_is_between_a_rate_that_is_within_the_bounds_and_one_that_is_
     ("fields", "said"),
     [
         ({"cluster": "c.json"}, "names cluster and model and hardware and gpus; give either"),
-        ({"gpus": 0}, "names model and hardware; give either cluster"),
+        ({"gpus": 0}, "gpus is 0; it must be from 1 to 65536"),
         ({"gpus": 7, "tp": [2]}, "no layout of Qwen/Qwen3-8B has exactly 7 devices"),
         ({"architecture": ["colocate"]}, 'architecture is "colocate" (did you mean'),
         ({"vary": {"replicas": [1]}}, "vary names replicas; beside a model"),
@@ -349,3 +349,25 @@ def test_what_units_cannot_be(tmp_path: Path, keys: Json, said: str) -> None:
     with pytest.raises(InputError) as caught:
         space(tmp_path, **{**AFD, **keys})
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"require": {"p99_tpot_ms": {"at_most": 0.01}}},
+            "all 84 points were pruned without a run, 84 because of: TPOT below the speed of ",
+        ),
+        (
+            {"model": "meta-llama/Llama-3.1-70B", "gpus": 1, "vary": {}},
+            "; give more gpus, or hardware with more memory; the counts are in ",
+        ),
+    ],
+)
+def test_a_search_of_which_nothing_runs_says_why(
+    fields: Json, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, **fields)
+    assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 3
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and len(error) < 500

@@ -19,6 +19,7 @@ from llmsim.search.apply import load_base, run_of
 from llmsim.search.space import Space, load_space
 
 Json = dict[str, Any]
+OF_MODEL = {"model": "Qwen/Qwen3-0.6B", "hardware": "H100", "vary": {}}
 INSTANCE = {"model_name": "meta-llama/Llama-3.2-1B", "hardware": "H100"}
 
 
@@ -91,7 +92,28 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
         ),
         ({"vary": {"replicas": {"from": 0, "to": 8, "factor": 2}}}, "from above 0 with a factor"),
         ({"vary": {"replicas": {"from": 0, "to": 10**9}}}, "more than 100000 values"),
-        ({"vary": {"replicas": 3}}, "$.vary[...]"),
+        ({"vary": {"replicas": 3}}, "vary.replicas is 3; give a list of values, such as [16, 64]"),
+        ({"vary": {"replicas": [1], "--seed": "a"}}, 'vary.--seed is "a"; give a list of values'),
+        ({"vary": {"replicas": {"from": "a", "to": 3}}}, 'vary.replicas.from is "a"; give a numb'),
+        (
+            {"vary": {"replicas": {"form": 1}}},
+            'unknown field vary.replicas.form (did you mean "from"',
+        ),
+        ({"vary": ["replicas"]}, 'vary is ["replicas"]; give a mapping from fields and options'),
+        ({"minimise": "devices"}, 'minimise is "devices"; give a list of figures'),
+        ({"require": {"devices": 3}}, "require.devices is 3; give a bound, such as {at_most: 500}"),
+        ({"halving": {"requests": [1, "b"]}}, 'halving.requests[1] is "b"; give a list of whole'),
+        ({"halving": {}}, "halving.requests is missing; give a list of whole numbers"),
+        ({"dataset": 3}, "dataset is 3; give a trace file, or a generator"),
+        ({"description": 3}, "description is 3; give a text"),
+        ({"load": {"rate": 3, "until": "vidur"}}, "load.rate is 3; give two rates"),
+        ({"cluster": "", **OF_MODEL, "gpus": 0}, "gpus is 0; it must be from 1 to 65536"),
+        ({"cluster": "", **OF_MODEL, "gpus": [2, 0]}, "gpus[1] is 0; it must be from 1 to 65536"),
+        (
+            {"cluster": "", **OF_MODEL, "gpus": "two"},
+            'gpus is "two"; give a whole number or a list',
+        ),
+        ({"cluster": "", **OF_MODEL}, "it names model and hardware; give either cluster, or model"),
         ({"minimise": [], "maximise": []}, "nothing to minimise or maximise"),
         ({"maximise": ["devices"]}, "devices is to be minimised and maximised"),
         ({"require": {"devices": {}}}, "require.devices says nothing"),
@@ -112,7 +134,7 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
             {"options": {"--dtype": datetime.date(2024, 1, 1)}},
             "--dtype holds something that JSON has not",
         ),
-        ({"minimize": ["x"]}, "unknown field minimize"),
+        ({"minimize": ["x"]}, 'unknown field minimize (did you mean "minimise"?)'),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path: Path) -> None:
@@ -125,6 +147,64 @@ def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("vary", "option"),
+    [
+        ({"--max-num-seqs": [16, 64]}, "--max-num-seqs"),
+        ({"--max-batch": [16, 64], "replicas": [1, 2]}, "--max-batch"),
+        ({"--decode-routing-policy": ["RR", "LOAD"]}, "--decode-routing-policy"),
+    ],
+)
+def test_options_that_no_instance_takes_cannot_vary(
+    vary: Json, option: str, tmp_path: Path
+) -> None:
+    own = cluster(INSTANCE | {"max_num_seqs": 16})
+    with pytest.raises(
+        InputError, match=f"s.yaml: vary names {option}, which changes noth"
+    ) as caught:
+        load_base(space(tmp_path, own, vary=vary))
+    assert caught.value.field == f"vary.{option}"
+    taken = {"nodes[0].instances[0].max_num_seqs": [None, 8], **vary}
+    if "decode" not in option:
+        load_base(space(tmp_path, own, vary=taken))
+        del taken["nodes[0].instances[0].max_num_seqs"]
+        load_base(space(tmp_path, vary=taken))
+
+
+@pytest.mark.parametrize(
+    ("own", "varied", "value", "set_"),
+    [
+        ({"tp_size": 1}, "tensor_parallel_size", 2, {"tp_size": 2}),
+        ({"tensor_parallel_size": 1}, "tp_size", 2, {"tensor_parallel_size": 2}),
+        ({}, "tensor_parallel_size", 2, {"tensor_parallel_size": 2}),
+        ({"pp_size": 1}, "pipeline_parallel_size", 2, {"pp_size": 2}),
+        ({"npu_mem": {"mem_util": 0.8}}, "gpu_memory_utilization", 0.5, {"mem_util": 0.5}),
+        ({"gpu_memory_utilization": 0.8}, "npu_mem.mem_util", 0.5, {"gpu_memory_utilization": 0.5}),
+        ({"npu_memory_utilization": 0.8}, "gpu_memory_utilization", 0.5, {"npu_mem": None}),
+        ({}, "model", "Qwen/Qwen3-0.6B", {"model_name": "Qwen/Qwen3-0.6B"}),
+    ],
+)
+def test_all_names_of_a_field_vary_it(
+    own: Json, varied: str, value: Any, set_: Json, tmp_path: Path
+) -> None:
+    base = load_base(
+        space(tmp_path, cluster(INSTANCE | own), vary={f"nodes[*].instances[*].{varied}": [value]})
+    )
+    point = next(iter(base.space.grid()))
+    made = json.loads(run_of(base, point).cluster)["nodes"][0]["instances"][0]
+    inside = {**made, **(made.get("npu_mem") or {})}
+    assert {name: inside.get(name) for name in set_} == set_
+    values = [inside[name] for name in ("npu_memory_utilization", "mem_util") if name in inside]
+    assert values in ([], [0.5])
+    assert sum(name in made for name in ("tp_size", "tensor_parallel_size")) <= 1
+
+
+def test_two_names_of_a_field_cannot_both_vary(tmp_path: Path) -> None:
+    names = ("nodes[*].instances[0].tensor_parallel_size", "nodes[0].instances[*].tp_size")
+    with pytest.raises(InputError, match="which sets the same"):
+        load_base(space(tmp_path, vary={name: [1, 2] for name in names}))
+
+
 @pytest.mark.parametrize("text", ["{", "a: [", "- 1\n- 2\n", "", "\x00"])
 def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
     for name in ("s.yaml", "s.json", "absent.yaml"):
@@ -134,6 +214,27 @@ def test_files_that_are_no_search(text: str, tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             load_space(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "s.yaml",
+            "a: 1\nb: [1,\nc: 2\n",
+            "s.yaml:4:1: not valid YAML (expected ',' or ']', but got",
+        ),
+        ("s.yaml", "a: 1\nb: [1,\nc: 2\n", " from line 2)"),
+        ("s.yaml", "a: {b: 1\n", "s.yaml:2:1: not valid YAML"),
+        ("s.json", '{"a": 1,\n "b": }', "s.json:2:7: not valid JSON (Expecting value)"),
+    ],
+)
+def test_a_broken_file_names_the_line(name: str, text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_space(path)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

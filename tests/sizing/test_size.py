@@ -190,6 +190,9 @@ def test_the_headline_is_a_run_of_the_emitted_files(
     for metric in ("ttft", "tpot", "e2el"):
         assert at[metric] == pytest.approx(summary[f"p99_{metric}_ms"], rel=1e-4)
     assert best.run.output_tok_s == pytest.approx(summary["output_throughput"], rel=1e-4)
+    sources = found.as_json()["best"]["cost_sources"]
+    for name in ("by_source", "by_provenance"):
+        assert sources[name] == pytest.approx(summary["sources"][name], abs=1e-4)
     assert not any("would not start" in note for note in summary["notes"])
     if "cache" in kind:
         assert "max_model_len" in (tmp_path / "cluster.json").read_text()
@@ -625,6 +628,27 @@ def test_a_page_is_whole_and_needs_no_network(answer: Answer) -> None:
         assert "polyline" in page[start:]
 
 
+def test_times_that_nobody_measured_are_said_where_others_are_measured() -> None:
+    """Nobody has measured MI300X, which holds the model alone; H100 does not."""
+    asked: dict[str, Any] = {"rate": 1, "slo": "ttft:1000,tpot:80", "architecture": "colocated"}
+    found = size("meta-llama/Llama-3.1-70B", ["MI300X", "H100"], **asked)
+    best, other = found.best, found.better_known
+    assert best is not None and best.plan.device == "MI300X"
+    assert other is not None and other.plan.device == "H100"
+    shown, page, fields = text(found), html(found), found.as_json()
+    assert "\n  Times: 100% analytic\n" in shown and "<td>100% analytic</td>" in page
+    assert fields["best"]["cost_sources"]["by_provenance"]["analytic"] == 1.0
+    assert fields["note"] in shown and fields["note"] in page
+    assert fields["note"].startswith("the times of MI300X are 100% analytic; ")
+    assert " H100 as " in fields["note"] and "(meets the targets with +" in fields["note"]
+    measured = size("meta-llama/Llama-3.1-70B", "H100", **asked)
+    assert measured.note is None and measured.as_json()["note"] is None
+    assert measured.best is not None and measured.best.sources is not None
+    assert measured.best.sources.known > 0.5 and "measured or interpolated" in text(measured)
+    alone = size("meta-llama/Llama-3.1-70B", "MI300X", **asked)
+    assert alone.note is None and "Times: 100% analytic" in text(alone)
+
+
 def test_a_device_is_found_whose_instances_need_each_other() -> None:
     """One instance alone takes a twentieth of its share of four, as nearly all of the target goes
     into computing long prompts: beside a faster device such a layout looked twenty times too dear.
@@ -696,6 +720,8 @@ def test_the_nearest_deployment_is_named_where_nothing_takes_any_load() -> None:
     nearest, missed = found.next[0]
     assert nearest.run is not None and nearest.run.level < 1 and not math.isinf(nearest.run.level)
     assert missed.startswith("even at ") and "over 3 ms" in missed and missed in shown
+    assert nearest.sources is not None
+    assert f"{missed}; times {nearest.sources.words}\n" in shown
     assert "at least" not in shown, "a layout that was not run is no nearest one"
 
 
@@ -759,9 +785,9 @@ def test_targets_that_a_request_alone_misses_take_few_runs(
     runs: list[int] = []
     measure = Bench.measure
 
-    def counted(self: Bench, *given: Any) -> Measured:
+    def counted(self: Bench, *given: Any, **more: Any) -> Measured:
         runs.append(given[3])
-        return measure(self, *given)
+        return measure(self, *given, **more)
 
     monkeypatch.setattr(Bench, "measure", counted)
     asked: dict[str, Any] = {"rate": 60.0, "architecture": "afd", "devices_per_node": 2}

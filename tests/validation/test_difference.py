@@ -227,6 +227,38 @@ def test_what_only_the_cluster_file_says_is_given_differently(tmp_path: Path) ->
     )
 
 
+def test_a_difference_names_the_groups_that_have_it(tmp_path: Path) -> None:
+    def apart(prefill: list[int], decode: list[int]) -> dict[str, Any]:
+        instance = {"model_name": "Qwen/Qwen3-0.6B", "hardware": "H100", "enforce_eager": True}
+        instances = [
+            {**instance, "pd_type": role, "max_num_seqs": most}
+            for role, each in (("prefill", prefill), ("decode", decode))
+            for most in each
+        ]
+        return {"link_bw": 450, "link_latency": 1000, "nodes": [{"instances": instances}]}
+
+    asked = {
+        "base": apart([16], [16, 16]),
+        "decode": apart([16], [32, 32]),
+        "one": apart([16], [16, 32]),
+        "some": apart([32], [16, 32]),
+        "all": apart([32], [32, 32]),
+        "more": apart([16], [16, 16, 16]),
+    }
+    for name, fields in asked.items():
+        llmsim.run(fields, "synthetic:n=5,rate=5,input=50,output=5", cost_source="roofline").save(
+            tmp_path / name
+        )
+    said = {name: given_differently(tmp_path / "base", tmp_path / name) for name in asked}
+    change = "Given differently: engine.max_num_seqs 16 -> 32"
+    assert said["base"] == "Both runs were given the same."
+    assert said["decode"] == f"{change} (decode)."
+    assert said["one"] == f"{change} (group 2)."
+    assert said["some"] == f"{change} (groups 0 and 2)."
+    assert said["all"] == f"{change}."
+    assert said["more"] is not None and "number of decode groups 2 -> 3; number of" in said["more"]
+
+
 def test_an_option_is_said_once(tmp_path: Path) -> None:
     for policy in ("RR", "LOR"):
         llmsim.run(CLUSTER, LOAD, cost_source="roofline", request_routing_policy=policy).save(

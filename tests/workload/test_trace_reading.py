@@ -123,6 +123,17 @@ def test_sorting_is_stable_and_moves_sessions_whole(tmp_path_factory, times, dat
         assert [int(workload.request_id[row]) for row in heads] == rows_of[expected].tolist()
 
 
+def test_the_line_that_goes_back_in_time_is_named(read):
+    """Of 0, 9, 5 and 7 the second is where it belongs; the third line is earlier than it."""
+    first, *rest = request(0), request(9), request(5), request(7)
+    note = read(first, "", *rest).notes[0]
+    assert ": line 4 arrives at 5 ns, before line 3 (9 ns); lines were sorted" in note
+    calls = {"sub_requests": [{"input_toks": 1, "output_toks": 1}] * 3}
+    sessions = [{"arrival_time_ns": at, **calls} for at in (3, 1, 0)]
+    (note,) = read(*sessions).notes
+    assert ": line 2 arrives at 1 ns, before line 1 (3 ns), the first of 2 such lines; " in note
+
+
 def test_limit_counts_lines(read):
     calls = [{"input_toks": 1, "output_toks": 1}] * 3
     assert (

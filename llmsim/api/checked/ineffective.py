@@ -5,12 +5,13 @@ in silence.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from llmsim.config.constraints import shown
 from llmsim.config.engine.quick_reduce import QUICK_REDUCE_LIMITS
 from llmsim.costs.nccl.protocols import QUICK
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
-    from llmsim.config import Deployment
+    from llmsim.config import Cluster, Deployment
     from llmsim.lowering import LoweredDeployment
 
 
@@ -42,6 +43,20 @@ def unused_notes(
     ]
     notes += unused_quick_reduce(deployment, lowered)
     return tuple(notes)
+
+
+def overridden_options(cluster: "Cluster", options: "RunOptions") -> Iterator[str]:
+    """One sentence for each option that every instance of the file gives a value of its own, where
+    one of these is another.
+    """
+    from llmsim.config.overridden import overridden
+
+    for option in overridden(cluster, options.engine, options.switches):
+        if (other := option.other) is not None:
+            yield (
+                f"{option.words} changes nothing: every instance has a value of its own, and "
+                f"{cluster.position(other.place)} is {shown(other.value)}"
+            )
 
 
 def unused_quick_reduce(deployment: "Deployment", lowered: "LoweredDeployment") -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmsim.api.pictures.plots import INK, PALETTE, add_legend, new_axes, new_figure
@@ -18,6 +19,15 @@ USER, DEVICE = "tokens per second for a user", "output tokens per second and dev
 
 NAME_WIDTH, NUMBER_WIDTH, NAME_HEIGHT = 0.45, 0.03, 0.06
 """Shares of a picture that a name and a number take."""
+CHARACTER = 0.6
+"""Width of a character, as a share of the size of its font."""
+POINTS_PER_INCH = 72
+NAME_SIZE, LIST_SIZE = 8, 10
+"""Points of the font of names in a picture, and below it."""
+INSIDE = 0.85
+"""Share of a figure's width that its axes and the names below them take."""
+LEAST_WIDTH = 20
+"""Characters of a line below a picture, however narrow that is."""
 MOST_NAMES = 12
 """Names below a picture; the points beyond them have their numbers alone."""
 
@@ -64,15 +74,20 @@ def draw_front(points: Sequence[Point], x: Figure, y: Figure, ax: "Axes | None" 
 
 
 def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) -> None:
-    """Names beside the points of the front; where two would lie over each other, numbers, and the
-    names below the picture.
+    """Names beside the points of the front; where two would lie over each other, or one would leave
+    the picture, numbers, and the names below the picture.
     """
     left, wide = _span([one.x for one in points])
     low, high = _span([one.y for one in points])
     places = [((one.x - left) / wide, (one.y - low) / high) for one in front]
-    if any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2)):
+    per_line = _characters(ax, NAME_SIZE)
+    leaves = any(
+        len(one.name) / per_line > max(place[0], 1 - place[0])
+        for one, place in zip(front, places, strict=True)
+    )
+    if leaves or any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2)):
         shown = _numbers(places)
-        ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front))))
+        ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front, _characters(ax, LIST_SIZE)))))
     else:
         shown = {at: one.name for at, one in enumerate(front)}
     falls = front[0].y > front[-1].y
@@ -84,15 +99,33 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
             textcoords="offset points",
             xytext=(-6 if is_right else 4, -9 if is_right and falls else 4),
             ha="right" if is_right else "left",
-            fontsize=8,
+            fontsize=NAME_SIZE,
         )
 
 
-def _listed(front: Sequence[Point]) -> list[str]:
-    """Numbers and names of the first points, and how many there are besides."""
-    names = [f"{number}  {one.name}" for number, one in enumerate(front[:MOST_NAMES], 1)]
-    more = len(front) - len(names)
-    return [*names, f"and {more} more"] if more else names
+def _characters(ax: "Axes", size: int) -> int:
+    """How many characters of a font fit the width of the axes."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    inches = ax.get_position().width * figure.get_figwidth()
+    if figure.get_layout_engine() is not None:  # the axes are laid out when they are drawn
+        inches = INSIDE * figure.get_figwidth() / _columns(ax)
+    return int(inches * POINTS_PER_INCH / (CHARACTER * size))
+
+
+def _columns(ax: "Axes") -> int:
+    """Pictures beside each other in the figure of the axes."""
+    spec = ax.get_subplotspec()
+    return 1 if spec is None else spec.get_gridspec().ncols
+
+
+def _listed(front: Sequence[Point], width: int) -> list[str]:
+    """Numbers and names of the first points, and how many there are besides; names are wrapped."""
+    lines = []
+    for number, one in enumerate(front[:MOST_NAMES], 1):
+        lines += wrap(f"{number}  {one.name}", max(width, LEAST_WIDTH))
+    more = len(front) - MOST_NAMES
+    return [*lines, f"and {more} more"] if more > 0 else lines
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float], wide: float) -> bool:

@@ -162,7 +162,7 @@ def _all_notes(
     """Versions that stand in for others, notes of the memory and the lowering, and what the file
     and the options give without effect.
     """
-    from llmsim.api.checked.ineffective import unused_notes
+    from llmsim.api.checked.ineffective import overridden_options, unused_notes
     from llmsim.api.checked.ineffective_fields import unused_fields
     from llmsim.config.engine.args import stand_in_notes
     from llmsim.lowering.device_memory import sheet_memory_notes
@@ -171,6 +171,7 @@ def _all_notes(
     media = _media(options, lowered)
     unused = (
         *idle_pool_notes(deployment, media),
+        *overridden_options(cluster, options),
         *unused_notes(options, deployment, lowered),
         *unused_fields(cluster, deployment, lowered, media),
     )

@@ -66,6 +66,24 @@ Prefill = Annotated[
 Decode = Annotated[
     int, typer.Option("--decode", min=0, max=1 << 16, help="Sets the number of decode instances.")
 ]
+PrefillTp = Annotated[
+    int | None,
+    typer.Option(
+        "--prefill-tp",
+        min=1,
+        help="Sets the tensor-parallel devices of a prefill instance.",
+        show_default="as --tp",
+    ),
+]
+DecodeTp = Annotated[
+    int | None,
+    typer.Option(
+        "--decode-tp",
+        min=1,
+        help="Sets the tensor-parallel devices of a decode instance.",
+        show_default="as --tp",
+    ),
+]
 Attention = Annotated[
     int,
     typer.Option(
@@ -89,6 +107,8 @@ def command(
     instances: Instances = None,
     prefill: Prefill = 0,
     decode: Decode = 0,
+    prefill_tp: PrefillTp = None,
+    decode_tp: DecodeTp = None,
     attention: Attention = 0,
     ffn: Ffn = 0,
     devices_per_node: Node = 8,
@@ -108,6 +128,15 @@ def command(
             field="--instances",
             value=instances,
         )
+    own_tp = {"prefill": prefill_tp, "decode": decode_tp}
+    for name, size in own_tp.items():
+        if size is not None and not roles[name]:
+            raise InputError(
+                f"--{name}-tp is {size}, but there is no --{name}; give the number of {name} "
+                "instances, or leave it out",
+                field=f"--{name}-tp",
+                value=size,
+            )
     model = model or _asked("--model", "Model (such as meta-llama/Llama-3.1-8B)")
     device = device or _asked("--device", "Device (such as H100)")
     path = output or Path(_asked("--output", "File to write (such as cluster.json)"))
@@ -122,10 +151,13 @@ def command(
         pp=pp,
         ep=ep,
         instances=instances or 1,
+        prefill_tp=prefill_tp,
+        decode_tp=decode_tp,
         devices_per_node=devices_per_node,
         **roles,
     )
-    _check_that_it_fits(cluster)
+    own = [f"--{name}-tp" for name, size in own_tp.items() if size is not None]
+    _check_that_it_fits(cluster, " or ".join(own or ["--tp"]))
     text = commented(cluster, yaml=is_yaml(path.name))
     check_writable(path)
     with atomic_writer(path) as stream:
@@ -135,8 +167,10 @@ def command(
     print(f"llmsim run --cluster-config {path} --dataset {load}")
 
 
-def _check_that_it_fits(cluster: "Cluster") -> None:
-    """Raises DoesNotFit, with options that would do, where a model does not fit its devices."""
+def _check_that_it_fits(cluster: "Cluster", tp: str) -> None:
+    """Raises DoesNotFit, with options that would do, where a model does not fit its devices; `tp`
+    names the option of its tensor-parallel devices.
+    """
     from llmsim.api.checked.given import Given
     from llmsim.api.checked.run_options import checked
     from llmsim.api.preparation.prepare import compile_cluster
@@ -147,7 +181,7 @@ def _check_that_it_fits(cluster: "Cluster") -> None:
     except DoesNotFit as error:
         if error.wider is None:
             raise
-        options = " ".join(error.wider.worded("--tp", "--pp", "--ep"))
+        options = " ".join(error.wider.worded(tp, "--pp", "--ep"))
         raise InfeasibleError(error.with_remedy(options)) from None
 
 

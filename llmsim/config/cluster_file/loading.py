@@ -83,18 +83,18 @@ def read_text(path: Path) -> str:
         input_files.note(path)
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"{path} is a directory; expected a JSON file")
+            raise InputError(f"{path} is a directory; expected a JSON or YAML file")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise InputError(f"{path} is a device, not a file; expected a JSON file")
+            raise InputError(f"{path} is a device, not a file; expected a JSON or YAML file")
         raw = input_files.read_bytes(path)
     except FileNotFoundError:
         raise InputError(
-            f"{path} does not exist; expected a JSON file{_neighbours(path)}"
+            f"{path} does not exist; expected a JSON or YAML file{_neighbours(path)}"
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path} cannot be read ({reason}); expected a readable JSON file"
+            f"{path} cannot be read ({reason}); expected a readable JSON or YAML file"
         ) from None
     try:
         text = raw.decode("utf-8-sig")
@@ -110,8 +110,10 @@ def read_text(path: Path) -> str:
 
 
 def _neighbours(path: Path) -> str:
+    """The files beside a missing one that may be cluster files."""
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".json")
+        entries = path.parent.iterdir()
+        names = sorted(one.name for one in entries if one.suffix == ".json" or is_yaml(one.name))
     except OSError:
         return ""
     return f" (its folder holds {', '.join(names[:8])})" if names else ""

@@ -1,9 +1,15 @@
 """What an engine refuses when it starts, although it could serve the requests of a run."""
 
 from llmsim.config.engine.args import EngineArgs
+from llmsim.config.engine.scheduler_kinds import VLLM
 from llmsim.core import Note
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Layout, MemoryLedger, ModelConfig
+
+KERNEL_TOKENS = 16
+"""Tokens of which vLLM's attention backends take multiples as KV blocks: FlashAttention and Triton
+refuse others (`get_kv_cache_shape`, later `get_supported_kernel_block_sizes`).
+"""
 
 
 def starts_with(
@@ -34,5 +40,20 @@ def refused_lengths(lowered: LoweredGroup) -> list[str]:
             f"vLLM would not start {lowered.model.name} on {lowered.info.num_devices} x "
             f"{lowered.info.hardware}: its KV cache holds {most:,} tokens, max_model_len is "
             f"{longest:,}; give max_model_len {most} or less"
+        )
+    ]
+
+
+def refused_blocks(lowered: LoweredGroup) -> list[str]:
+    """A note where the engine would not start with its block_size."""
+    engine = lowered.engine
+    served_by_vllm = engine.scheduler == VLLM and engine.engine_profile.startswith("vllm")
+    if not served_by_vllm or engine.block_size % KERNEL_TOKENS == 0:
+        return []
+    return [
+        Note(
+            f"vLLM would not start with block_size {engine.block_size} "
+            f"({engine.origin['block_size']}): FlashAttention and Triton take multiples of "
+            f"{KERNEL_TOKENS} tokens; the run has blocks of {engine.block_size} all the same"
         )
     ]

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ LONGEST = 40
 """Characters of a value that a sentence shows."""
 LEAD = 12
 """Of them, those in front of the first one that differs."""
-_GROUP = re.compile(r"^groups\[\d+\]\.")
+MOST_GROUPS = 6
+"""Groups that a difference names by number; the others are counted."""
+_GROUP = re.compile(r"^groups\[(\d+)\]\.")
 _ENTRY = re.compile(r"^(\w+)\[(\d+)\]")
 """The list and the number of the entry that a field belongs to."""
 _NOT_GIVEN = ("index", "field_path", "origin")
@@ -39,7 +42,9 @@ def given_differently(a: Path, b: Path) -> str | None:
     if first is None or second is None:
         return None
     options, resolved, file = (_pairs(*both) for both in zip(first, second, strict=True))
-    changes = _said(options) + _said(_beside(resolved, options)) + _said(file)
+    roles = _roles(first[1], second[1])
+    resolved = _role_counts(first[1], second[1]) | resolved
+    changes = _said(options) + _said(_beside(resolved, options), roles) + _said(file)
     if not changes:
         return "Both runs were given the same."
     named = changes[:SHOWN]
@@ -85,10 +90,54 @@ def _beside(
     return {name: pair for name, pair in resolved.items() if options.get(option(name)) != pair}
 
 
-def _said(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Every difference, once where it is one of several groups."""
-    said = [f"{_GROUP.sub('', name)} {old} -> {new}" for name, (old, new) in pairs.items()]
-    return list(dict.fromkeys(said))
+def _said(pairs: Mapping[str, tuple[str, str]], roles: Sequence[str | None] = ()) -> list[str]:
+    """Every difference, once where it is one of several groups, with these where others do not have
+    it; `roles` are those of all groups.
+    """
+    groups: dict[str, list[int]] = {}
+    for name, (old, new) in pairs.items():
+        found = _GROUP.match(name)
+        said = groups.setdefault(f"{_GROUP.sub('', name)} {old} -> {new}", [])
+        said += [] if found is None else [int(found[1])]
+    return [f"{said}{_of_groups(where, roles)}" for said, where in groups.items()]
+
+
+def _role_counts(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The roles of which the runs have different numbers of groups, and these."""
+    was, now = (
+        Counter(_role(given, i) for i in range(int(given.get("number of groups", 0))))
+        for given in (before, after)
+    )
+    return {
+        f"number of {role} groups": (str(was[role]), str(now[role]))
+        for role in {**was, **now}
+        if role is not None and was[role] != now[role]
+    }
+
+
+def _of_groups(where: Sequence[int], roles: Sequence[str | None]) -> str:
+    """` (decode)` or ` (groups 1 and 2)`; empty for all groups."""
+    if len(where) in (0, len(roles)):
+        return ""
+    named = dict.fromkeys(roles[i] for i in where)
+    if None not in named and len(where) == sum(role in named for role in roles):
+        return f" ({' and '.join(map(str, named))})"
+    numbers = [str(i) for i in where[:MOST_GROUPS]]
+    more = len(where) - len(numbers)
+    numbers += [f"{more} more"] if more else []
+    *before, last = numbers
+    return f" (groups {', '.join(before)} and {last})" if before else f" (group {last})"
+
+
+def _roles(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str | None]:
+    """The role of every group that both runs have; None where it has none, or another."""
+    count = min(int(given.get("number of groups", 0)) for given in (before, after))
+    both = ([_role(given, i) for i in range(count)] for given in (before, after))
+    return [one if one == other else None for one, other in zip(*both, strict=True)]
+
+
+def _role(given: Mapping[str, Any], group: int) -> str | None:
+    return given.get(f"groups[{group}].afd.domain") or given.get(f"groups[{group}].pd_type")
 
 
 def _given(folder: Path) -> tuple[Mapping[str, Any], ...] | None:

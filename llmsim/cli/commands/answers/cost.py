@@ -12,13 +12,14 @@ from llmsim.config.files.reading import finite, json_file, shown
 HELP = (
     "Compare the cost of finished runs. The table has the spend ratio and the cost efficiency "
     "of each run against the first run. A spend ratio above 1 means a cheaper run; a cost "
-    "efficiency above 1 means more tokens per dollar."
+    "efficiency above 1 means more tokens, prompts and answers together, per dollar."
 )
 COLUMNS = (
     "run",
     "USD/h",
     "USD/M output",
     "tokens/s",
+    "output tokens/s",
     "J/token",
     "p95 TTFT ms",
     "p95 TPOT ms",
@@ -27,16 +28,20 @@ COLUMNS = (
     "efficiency",
     "times within %",
 )
-"""Of the table and of each row of --json; "good %": the requests that met the run's `--goodput`;
-"times within %": what nine in ten of the run's operator times are expected to be off by at most.
+"""Of the table and of each row of --json; "tokens/s" and "J/token" count prompt tokens, too;
+"good %": the requests that met the run's `--goodput`; "times within %": what nine in ten of the
+run's operator times are expected to be off by at most.
 """
 
+HEADINGS = {"tokens/s": "prompt + output tokens/s", "J/token": "J/token (prompt + output)"}
+"""Of columns of the table that say less under their name in --json."""
 GUESSED_APART = 0.2
 """Shares of analytic times that differ by more are said."""
 
 
 _FIGURES = {
     "total_token_throughput": True,
+    "output_throughput": False,
     "cost.price_per_hour": True,
     "cost.per_million_output_tokens": False,
     "p95_ttft_ms": False,
@@ -157,6 +162,7 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
         cost["price_per_hour"],
         cost.get("per_million_output_tokens"),
         summary["total_token_throughput"],
+        summary.get("output_throughput"),
         energy.get("j_per_token"),
         summary.get("p95_ttft_ms"),
         summary.get("p95_tpot_ms"),
@@ -169,7 +175,8 @@ def _row(path: Path, summary: dict[str, Any], spend: float, efficiency: float) -
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
+    headings = [HEADINGS.get(name, name) for name in COLUMNS]
+    lines = [" | ".join(headings), " | ".join("---" for _ in COLUMNS)]
     for row in rows:
         cells = [cell if isinstance(cell, str) else _number(cell) for cell in row.values()]
         lines.append(" | ".join(cells))

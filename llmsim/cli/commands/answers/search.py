@@ -226,6 +226,8 @@ def _told(trial: "Trial") -> None:
 
 
 def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> str:
+    if course is not None and not course.drawn:
+        return _why_none_ran(course, output)
     if course is not None and not found:
         examples = [rung.example for rung in course.rungs if rung.example]
         nearest = f"; for instance {examples[0]}" if examples else ""
@@ -238,4 +240,16 @@ def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> st
     return (
         f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, "
         f"{len(short)} miss a requirement{nearest}; all are in {output / 'result.json'}"
+    )
+
+
+def _why_none_ran(course: "Course", output: Path) -> str:
+    """Every deployment was ruled out by its memory, its layout or the data sheet's speed."""
+    from llmsim.search.prune import REMEDIES
+
+    reason, count = max(course.pruned.items(), key=lambda item: item[1])
+    example = course.examples[reason].partition(" (")[0]  # without the arithmetic
+    return (
+        f"all {course.candidates} points were pruned without a run, {count} because of: {reason} "
+        f"({example}); {REMEDIES[reason]}; the counts are in {output / 'result.json'}"
     )
