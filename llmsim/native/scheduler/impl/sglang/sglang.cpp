@@ -73,7 +73,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       drafts_(config),
       memory_(config.kv.num_blocks - 1, config.kv.block_size, rows(config),
               config.kv.prefix_caching, sequences, reads_ahead(config), config.window_pool,
-              config.host_cache, counters_.host_cache),
+              config.state_pool, config.host_cache, counters_.host_cache),
       held_(sequences.size()),
       micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
       recv_interval_(value_of(kRecvInterval, config.parameters)),
@@ -346,6 +346,7 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
     memory_.host()->begin_pass(last_output_);
     memory_.host()->poll(last_output_);
   }
+  if (prompts == 0) note_saved_states(batch.items);
   for (std::size_t i = 0; i < prompts; ++i) receive(batch.items[i], /*decodes=*/false, finished);
   receive_decodes(std::span(batch.items).subspan(prompts), finished);
   if (memory_.host() != nullptr) memory_.host()->flush(log_.output_time());
@@ -355,6 +356,16 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
 
 std::int32_t Sglang::answer_limit(RequestId request) const {
   return std::min(std::max(1, held_[at(request)].limit), sequences_.max_tokens(request));
+}
+
+// Decodes that join a step of prompts save none.
+void Sglang::note_saved_states(std::span<const Item> items) {
+  if (memory_.states() == nullptr) return;
+  for (const Item& item : items) {
+    SglangHeld& held = held_[at(item.request)];
+    if (held.row && sequences_[item.request].epoch == item.epoch)
+      memory_.states()->decoded(held.states, item.computed_before + item.tokens);
+  }
 }
 
 void Sglang::receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished) {

@@ -299,6 +299,7 @@ class Sglang final : public Scheduler,
   void verify(RequestId request, Batch& batch);
   void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
   void receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished);
+  void note_saved_states(std::span<const Item> items);
   // Outputs of one token of its decodes, which end nothing until its last one.
   void note_plain_outputs(RequestId request);
   // The drafts that held, the token behind them, and those of both that the answer takes.

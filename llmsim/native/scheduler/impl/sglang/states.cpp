@@ -1,0 +1,66 @@
+#include "scheduler/impl/sglang/states.h"
+
+#include <stdexcept>
+
+namespace llmsim {
+
+namespace {
+
+// `no_buffer`: a state stands wherever a request has computed to.
+class CopiedStates final : public SglangStates {
+ public:
+  explicit CopiedStates(const StatePoolConfig& config) : SglangStates(config) {}
+
+  std::int32_t cached_end(const SglangHeldStates&, std::int32_t computed) const override {
+    return computed;
+  }
+  void found(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
+  void compute_prompt(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
+  void decoded(SglangHeldStates&, std::int32_t) const override {}
+};
+
+// `extra_buffer`: kernels save states while they compute.
+class SavedStates final : public SglangStates {
+ public:
+  explicit SavedStates(const StatePoolConfig& config) : SglangStates(config) {}
+
+  std::int32_t cached_end(const SglangHeldStates& held, std::int32_t) const override {
+    return held.saved;
+  }
+  void found(SglangHeldStates& held, std::int32_t prefix, std::int32_t computed) const override {
+    const std::int32_t branch = computed / config_.prompt_interval * config_.prompt_interval;
+    held.branch = branch > prefix ? branch : 0;
+  }
+  // One state is saved for each step: the last one, or where the prompt leaves those of others.
+  void compute_prompt(SglangHeldStates& held, std::int32_t begin, std::int32_t end) const override {
+    const std::int32_t interval = config_.prompt_interval;
+    if (end - begin < interval) return;
+    held.saved = begin + (end - begin) / interval * interval;
+    const bool branches = held.branch > begin && held.branch < held.saved;
+    if (branches && (held.branch - begin) % interval == 0) held.saved = held.branch;
+  }
+  void decoded(SglangHeldStates& held, std::int32_t end) const override {
+    if (end % config_.answer_interval == 0) held.saved = end;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<SglangStates> SglangStates::make(const StatePoolConfig& config) {
+  if (!config.on()) return nullptr;
+  if (config.spare > 0) return std::make_unique<SavedStates>(config);
+  return std::make_unique<CopiedStates>(config);
+}
+
+void SglangStates::take(SglangHeldStates& held, std::int32_t slots) {
+  free_ -= slots - held.slots;
+  held.slots = slots;
+  if (free_ < 0) throw std::runtime_error("the pool of states holds too few for a request");
+}
+
+void SglangStates::release(SglangHeldStates& held) {
+  free_ += held.slots;
+  held = {};
+}
+
+}  // namespace llmsim
