@@ -593,6 +593,13 @@ class EngineOptions(Section):
         "with which steps overlap beside the prefix cache, or not (no_buffer); the default follows "
         "from release and model.",
     )
+    mamba_track_interval: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 24)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the tokens of an answer from one state that SGLang's prefix cache can "
+        "get to the next, where sequences have spare slots for states; default 256.",
+    )
     hicache_storage_backend: Annotated[
         Annotated[str, _one_of(HICACHE_STORAGE)] | None, OnCommandLine(str)
     ] = Field(

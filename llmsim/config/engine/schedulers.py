@@ -68,6 +68,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "mamba_full_memory_ratio": None,
     "max_mamba_cache_size": None,
     "mamba_radix_cache_strategy": None,
+    "mamba_track_interval": None,
     "hicache_storage_backend": None,
     "hicache_storage_prefetch_policy": None,
     "hicache_prefetch_threshold": None,
@@ -301,6 +302,7 @@ _OF_POOLS = (
     "mamba_full_memory_ratio",
     "max_mamba_cache_size",
     "mamba_radix_cache_strategy",
+    "mamba_track_interval",
 )
 
 

@@ -159,8 +159,7 @@ class Demand(Struct, frozen=True, dict=True):
         elif self.model.linear is not None and self.shares is not None:
             notes.append(
                 f"{self.model.name}: SGLang keeps {self.states} states of its linear-attention "
-                f"layers, {self.shares.states_per_sequence} for each running sequence; prefix hits "
-                "are counted as if the state of every page were kept"
+                f"layers, {self.shares.states_per_sequence} for each running sequence"
             )
         elif self.model.linear is not None:
             notes.append(

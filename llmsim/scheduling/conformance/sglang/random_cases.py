@@ -226,12 +226,13 @@ def _states(rng: np.random.Generator, config: Case) -> None:
     if rng.random() < 2 / 3 or any(name in config for name in apart):
         return
     copies = config["page_size"] == 1 and rng.random() < 0.4
+    most_running = int(rng.choice([1, 2, 4, 8, 64]))
     config |= {
         "mamba_radix_cache_strategy": "no_buffer" if copies else "extra_buffer",
         "mamba_track_interval": int(rng.choice([256, 256, 64, 128])),
         "mamba_chunk_size": int(rng.choice([64, 64, 64, 16, 128, 256])),
         "disable_overlap_schedule": config["disable_overlap_schedule"] or copies,
-        "max_running_requests": min(config["max_running_requests"], int(rng.choice([2, 4, 8, 64]))),
+        "max_running_requests": min(config["max_running_requests"], most_running),
     }
 
 
@@ -240,7 +241,7 @@ def _state_pool(rng: np.random.Generator, config: Case) -> None:
     if not keeps_states(config):
         return
     of_request = states_of_request(spare_states_of(config), caches=caches(config))
-    factor = float(rng.choice([1, 1, 1.3, 2, 8]))
+    factor = float(rng.choice([1, 1, 1, 1.3, 2, 8]))
     config["max_mamba_cache_size"] = int(config["max_running_requests"] * of_request * factor)
 
 
@@ -295,7 +296,9 @@ def _come_back(seed: int, case: Case, longest: int) -> None:
     """Lets prompts come again where a cache keeps or loses more of them than KV on the device."""
     config, requests = case["config"], case["requests"]
     if keeps_states(config):
-        _ask_again(np.random.default_rng([seed, 83]), requests, longest, 0.3)
+        again = np.random.default_rng([seed, 83])
+        _ask_again(again, requests, longest, 0.5)
+        _ask_more(again, requests, longest)
     if config.get("enable_hierarchical_cache", False):
         stored = "hicache_storage_backend" in config
         share, factors = (0.8, [1, 3, 10]) if stored else (0.5, [1])
@@ -318,6 +321,16 @@ def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int, sha
             request["segments"] = requests[int(rng.integers(i))]["segments"]
             room = longest - sum(length for _, length in request["segments"])
             request["output_len"] = min(request["output_len"], room)
+
+
+def _ask_more(rng: np.random.Generator, requests: list[Case], longest: int) -> None:
+    """Some prompts go on behind what others ask, too."""
+    for i, request in enumerate(requests):
+        room = longest - sum(length for _, length in request["segments"])
+        more = min(int(rng.choice([0, 0, 30, 64, 200, 700])), room)
+        if more > 0:
+            request["segments"] = [*request["segments"], [5_000 + i, more]]
+            request["output_len"] = max(1, min(request["output_len"], room - more))
 
 
 def _stretch(rng: np.random.Generator, requests: list[Case], factors: list[int]) -> None:
