@@ -66,6 +66,7 @@ def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
         state_ratio=_STATE_RATIO if state_ratio is None else state_ratio,
         states=_given_states(engine),
         states_per_sequence=_states_per_sequence(group, model),
+        verified=0 if engine.speculation is None else engine.speculation.verified,
     )
 
 
@@ -110,7 +111,7 @@ def state_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.StatePoolConfig":
     """The pool of states as the scheduler counts it beside the prefix cache, where that is
-    modelled: not with drafts or the scheduler's outline.
+    modelled: not with the scheduler's outline.
 
     Raises InfeasibleError where SGLang refuses the size of blocks.
     """
@@ -118,7 +119,7 @@ def state_pool(
     engine = group.engine
     if ledger.states is None or model.linear is None or not engine.enable_prefix_caching:
         return pool
-    if engine.speculation is not None or is_outlined(engine, scheduler):
+    if is_outlined(engine, scheduler):
         return pool
     chunk, page = model.linear.chunk, engine.block_size
     interval = engine.mamba_track_interval or TRACK_INTERVAL
@@ -171,8 +172,8 @@ def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
     keeps_states = model.linear is not None and not model.keeps_states_alone
     if caches and keeps_states and scheduler is not None and scheduler.state_pool.slots == 0:
         notes.append(
-            f"{model.name}: prefix hits are counted as if the state of every block were kept; with "
-            "drafts or the scheduler's outline the rules of SGLang's pool are not modelled"
+            f"{model.name}: prefix hits are counted as if the state of every block were kept; in "
+            "the scheduler's outline the rules of SGLang's pool are not modelled"
         )
     if waits_for_states(lowered.engine, model):
         notes.append(

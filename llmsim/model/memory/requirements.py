@@ -295,6 +295,10 @@ class Demand(Struct, frozen=True, dict=True):
         if self.states is not None:
             label = f"linear-attention state, {self.states} x {state} B and padding"
             lines.append((label, (self.states + 1) * state))
+            verified = self.shares.verified_states(self.states, self.max_num_seqs)
+            if verified > 0:
+                label = f"linear-attention state of verified tokens, {verified} x {state} B"
+                lines.append((label, verified * state))
         return lines
 
     @cached_property

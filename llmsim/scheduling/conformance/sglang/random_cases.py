@@ -219,11 +219,12 @@ def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> Non
 
 
 def _states(rng: np.random.Generator, config: Case) -> None:
-    """Gives a third of the cases that can have them layers that keep states, most with so few
-    running requests that the prefix cache loses some.
+    """Gives half of the cases that can have them layers that keep states, a sixth of those without
+    a prefix cache; most have so few running requests that the cache loses some.
     """
-    apart = ("enable_hierarchical_cache", "disaggregation_mode", "speculative_algorithm")
-    if rng.random() < 2 / 3 or any(name in config for name in apart):
+    apart = ("enable_hierarchical_cache", "disaggregation_mode")
+    share = 1 / 6 if config["disable_radix_cache"] else 1 / 2
+    if rng.random() >= share or any(name in config for name in apart):
         return
     copies = config["page_size"] == 1 and rng.random() < 0.4
     most_running = int(rng.choice([1, 2, 4, 8, 64]))

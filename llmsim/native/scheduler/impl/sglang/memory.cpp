@@ -1,14 +1,18 @@
 #include "scheduler/impl/sglang/memory.h"
 
+#include <algorithm>
+
 namespace llmsim {
 
 // Without windows the node that ends with the prompt is a node of its own, so that the answer can
 // go without it. Where others had computed more of the prompt than was found, for their windows
 // were gone, the tree takes the prompt up to there, with the window of this request.
-void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then) {
+void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t computed,
+                              Then then) {
   if (!caching_) return;
+  std::int32_t up_to = std::min(computed, sequences_[request].num_tokens);
   if (states_) {
-    up_to = states_->cached_end(held.states, up_to);
+    up_to = states_->cached_end(held.states, computed, up_to);
     if (up_to == 0) return;
     if (then == Then::kGoesOn) make_room_for_states(1);
   }
@@ -75,7 +79,7 @@ void SglangMemory::take_states(std::span<const RequestId> requests, std::vector<
 
 // A request that goes on has as many slots as before.
 void SglangMemory::hand_over_state(SglangHeld& held, Then then, bool taken) {
-  held.states.saved = 0;
+  held.states.saved = held.states.before = 0;
   if (!taken) return;
   if (then == Then::kGoesOn) {
     states_->take(1);

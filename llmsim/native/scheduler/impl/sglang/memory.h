@@ -197,10 +197,10 @@ class SglangMemory {
     held.slots = held.paged = held.kept;
     --rows_;
   }
-  // The tree takes over what the request has computed up to a token. One that goes on gives back
-  // what its window has left.
+  // The tree takes over what the request has computed, as far as its tokens count. One that goes on
+  // gives back what its window has left.
   enum class Then : std::uint8_t { kGoesOn, kEnds };
-  void checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then);
+  void checkpoint(RequestId request, SglangHeld& held, std::int32_t computed, Then then);
   // So many tokens are computed: slots that the window has left are free, once they are `interval`.
   void slide_window(SglangHeld& held, std::int64_t computed, std::int64_t interval);
   // The request gives everything back that is its own.

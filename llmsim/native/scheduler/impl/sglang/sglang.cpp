@@ -364,7 +364,7 @@ void Sglang::note_saved_states(std::span<const Item> items) {
   for (const Item& item : items) {
     SglangHeld& held = held_[at(item.request)];
     if (held.row && sequences_[item.request].epoch == item.epoch)
-      memory_.states()->decoded(held.states, item.computed_before + item.tokens);
+      memory_.states()->decoded(held.states, held.committed, held.committed + 1 + accepted(item));
   }
 }
 
@@ -458,8 +458,7 @@ void Sglang::receive_tokens(const Item& item) {
 void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
-  memory_.checkpoint(request, held, std::min(written, sequences_[request].num_tokens),
-                     SglangMemory::Then::kEnds);
+  memory_.checkpoint(request, held, written, SglangMemory::Then::kEnds);
   memory_.release(held);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }

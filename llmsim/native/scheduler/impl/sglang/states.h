@@ -15,8 +15,9 @@ namespace llmsim {
 // What a request holds of the pool.
 struct SglangHeldStates {
   std::int32_t slots = 0;
-  // Tokens in front of the last state in its spare slots that the cache has not got; 0: none.
-  std::int32_t saved = 0;
+  // Tokens in front of the last state in its spare slots that the cache has not got, and of the one
+  // before it; 0: none.
+  std::int32_t saved = 0, before = 0;
   // Up to where others had computed its prompt when it was admitted, as far as the states at its
   // end were gone; 0: nobody had.
   std::int32_t branch = 0;
@@ -38,14 +39,16 @@ class SglangStates {
   void take(std::int64_t slots) { take_back(-slots); }
   void take_back(std::int64_t slots) { free_ += slots; }
 
-  // Up to where the cache gets what a request has computed; 0: nothing.
-  virtual std::int32_t cached_end(const SglangHeldStates& held, std::int32_t computed) const = 0;
+  // Up to where the cache gets what a request has computed, of which `known` tokens count; 0:
+  // nothing.
+  virtual std::int32_t cached_end(const SglangHeldStates& held, std::int32_t computed,
+                                  std::int32_t known) const = 0;
   // A prefix was found, and others had computed `computed` tokens of the prompt.
   virtual void found(SglangHeldStates& held, std::int32_t prefix, std::int32_t computed) const = 0;
-  // A step computes these tokens of a prompt; and has computed an answer's up to there.
+  // A step computes these tokens of a prompt; or has computed these of an answer.
   virtual void compute_prompt(SglangHeldStates& held, std::int32_t begin,
                               std::int32_t end) const = 0;
-  virtual void decoded(SglangHeldStates& held, std::int32_t end) const = 0;
+  virtual void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) const = 0;
 
  protected:
   explicit SglangStates(const StatePoolConfig& config) : config_(config), free_(config.slots) {}
