@@ -39,9 +39,10 @@ SchedulerKind kind() {
 const RegisterScheduler kSglang(kind());
 
 // Tokens behind a page that its drafter has read: EAGLE's and MTP's see each token with the next
-// one.
+// one. Beside states the names of pages leave that out.
 std::int32_t reads_ahead(const SchedulerConfig& config) {
-  return config.speculation.on() && (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
+  return config.speculation.on() && !config.state_pool.on() &&
+         (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
 }
 
 double conservativeness(const SchedulerConfig& config) {
