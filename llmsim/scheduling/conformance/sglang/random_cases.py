@@ -328,10 +328,10 @@ def _ask_more(rng: np.random.Generator, requests: list[Case], longest: int) -> N
     """Some prompts go on behind what others ask, too."""
     for i, request in enumerate(requests):
         room = longest - sum(length for _, length in request["segments"])
-        more = min(int(rng.choice([0, 0, 30, 64, 200, 700])), room)
+        more = min(int(rng.choice([0, 0, 30, 64, 200, 700])), room - 1)
         if more > 0:
             request["segments"] = [*request["segments"], [5_000 + i, more]]
-            request["output_len"] = max(1, min(request["output_len"], room - more))
+            request["output_len"] = min(request["output_len"], room - more)
 
 
 def _stretch(rng: np.random.Generator, requests: list[Case], factors: list[int]) -> None:
