@@ -955,6 +955,15 @@ class StatePoolConfig:
     def spare(self, arg: int, /) -> None: ...
 
     @property
+    def lazy(self) -> bool:
+        """
+        Whether a second spare slot is taken for the step that writes to it alone.
+        """
+
+    @lazy.setter
+    def lazy(self, arg: bool, /) -> None: ...
+
+    @property
     def prompt_interval(self) -> int:
         """Tokens of a prompt from one state in a spare slot to the next."""
 

@@ -11,6 +11,7 @@ from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.schedulers import SGLANG
 from llmsim.config.engine.sglang.state_pool import (
+    LAZY,
     TRACK_INTERVAL,
     answer_interval,
     prompt_interval,
@@ -23,7 +24,7 @@ from llmsim.config.engine.sglang.window_pool import (
     tokens_of_requests,
     tokens_of_transfers,
 )
-from llmsim.config.errors import InfeasibleError
+from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.overlap import overlaps, without_overlap
 from llmsim.lowering.scheduler import is_outlined
 from llmsim.lowering.types import LoweredGroup
@@ -124,6 +125,7 @@ def state_pool(
     chunk, page = model.linear.chunk, engine.block_size
     interval = engine.mamba_track_interval or TRACK_INTERVAL
     pool.slots, pool.spare = ledger.states, _spare_states(group, model)
+    pool.lazy = engine.mamba_radix_cache_strategy == LAZY
     _check_blocks(model, page, interval if pool.spare > 0 else None)
     pool.prompt_interval = prompt_interval(chunk, page)
     pool.answer_interval = answer_interval(chunk, page, interval)
@@ -188,6 +190,8 @@ def with_states(group: Group, model: ModelConfig) -> Group:
     without spare slots for these where neither such steps nor larger blocks want them.
     """
     engine = group.engine
+    if model.linear is not None and engine.mamba_radix_cache_strategy == LAZY:
+        _check_lazy(group)
     if waits_for_states(engine, model):
         return without_overlap(group)
     wanted = overlaps(group) or group.pp > 1 or engine.block_size > 1
@@ -195,6 +199,22 @@ def with_states(group: Group, model: ModelConfig) -> Group:
     if chosen or engine.scheduler != SGLANG or model.linear is None:
         return group
     return replace(group, engine=replace(engine, mamba_radix_cache_strategy="no_buffer"))
+
+
+def _check_lazy(group: Group) -> None:
+    """InfeasibleError where SGLang refuses slots that are taken for few steps alone; NotYetError
+    with drafts.
+    """
+    strategy = f"mamba_radix_cache_strategy {LAZY}"
+    if not overlaps(group):
+        raise InfeasibleError(
+            f"{strategy} needs steps that overlap, as SGLang does; say extra_buffer, or leave out "
+            "pp_size and sglang_overlap"
+        )
+    if group.engine.speculation is not None:
+        raise NotYetError(
+            f"{strategy} does not run with speculative_config in this version; say extra_buffer"
+        )
 
 
 def waits_for_states(engine: EngineArgs, model: ModelConfig) -> bool:
@@ -210,7 +230,7 @@ def waits_for_states(engine: EngineArgs, model: ModelConfig) -> bool:
 def has_spare_states(engine: EngineArgs, model: ModelConfig) -> bool:
     """Whether running sequences write states into spare slots (`mamba_radix_cache_strategy`)."""
     if engine.mamba_radix_cache_strategy is not None:
-        return engine.mamba_radix_cache_strategy == "extra_buffer"
+        return engine.mamba_radix_cache_strategy != "no_buffer"
     return load_profile(engine.engine_profile).states.has_spare(model.model_type)
 
 
@@ -274,4 +294,5 @@ def _states_per_sequence(group: Group, model: ModelConfig) -> int:
 
 def _spare_states(group: Group, model: ModelConfig) -> int:
     has_spare = group.engine.enable_prefix_caching and has_spare_states(group.engine, model)
-    return spare_states(overlaps=overlaps(group)) if has_spare else 0
+    strategy = group.engine.mamba_radix_cache_strategy
+    return spare_states(strategy, overlaps=overlaps(group)) if has_spare else 0

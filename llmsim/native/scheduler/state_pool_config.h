@@ -12,6 +12,8 @@ struct StatePoolConfig {
   // 0: the cache gets copies of its own (no_buffer), instead of those that kernels have written
   // there (extra_buffer).
   std::int32_t spare = 0;
+  // A second spare slot is taken for the step that writes to it alone (extra_buffer_lazy).
+  bool lazy = false;
   // Tokens from one state that kernels write there to the next: of a prompt, counted from what was
   // computed before; and of an answer, counted from the beginning.
   std::int32_t prompt_interval = 1, answer_interval = 1;

@@ -16,9 +16,9 @@ INTERVAL = 64
 BLOCKS = 4001
 
 
-def pool(slots: int, spare: int = 2, answer_interval: int = 256) -> Any:
+def pool(slots: int, spare: int = 2, answer_interval: int = 256, *, lazy: bool = False) -> Any:
     native = _native.StatePoolConfig()
-    native.slots, native.spare = slots, spare
+    native.slots, native.spare, native.lazy = slots, spare, lazy
     native.prompt_interval, native.answer_interval = INTERVAL, answer_interval
     return native
 
@@ -81,6 +81,15 @@ def test_an_answer_saves_states_at_its_own_interval() -> None:
     assert hits_of(prompts, pool(**few), answer=100)[-1] < 384
 
 
+def test_a_second_spare_slot_is_taken_where_one_is_free() -> None:
+    """The first answer saves a state at 448. In three slots, of which the prompt's state takes one,
+    it writes over its only spare one: either way the prompt is found.
+    """
+    few = pool(3, spare=1, answer_interval=64, lazy=True)
+    many = pool(5, spare=1, answer_interval=64, lazy=True)
+    assert hits_of([A, A], many, answer=100) == hits_of([A, A], few, answer=100) == [0, 384]
+
+
 def test_states_go_by_their_own_order_of_use() -> None:
     """Seven slots hold three of one request, and four in the cache, of which one is its own; three
     hold only what runs.
@@ -99,25 +108,30 @@ def test_a_request_that_finds_no_slot_ends_the_run() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     requests_strategy,
-    st.sampled_from([0, 1, 2]),
+    st.sampled_from([(0, False), (1, False), (2, False), (1, True)]),
     st.integers(0, 10),
     st.integers(500, 900),
     st.sampled_from([64, 256]),
 )
 def test_nothing_is_lost_with_states(
-    requests: list[tuple[int, int, int]], spare: int, more: int, tokens: int, interval: int
+    requests: list[tuple[int, int, int]],
+    strategy: tuple[int, bool],
+    more: int,
+    tokens: int,
+    interval: int,
 ) -> None:
     """With each strategy and any pool that SGLang takes; equal prompts share their tokens."""
     keys = [list(range(1, prompt + 1)) for _, prompt, _ in requests]
     sequences = Options("sglang").max_seqs
-    states = pool(sequences * (3 + spare) + more, spare, interval)
+    spare, lazy = strategy
+    states = pool(sequences * (3 + spare) + more, spare, interval, lazy=lazy)
     options = Options(
         "sglang",
         block_size=1,
         blocks=tokens + 2,
         caching=True,
         keys=keys,
-        extra={"state_pool": states, "sglang_overlap": int(spare == 2)},
+        extra={"state_pool": states, "sglang_overlap": int(lazy or spare == 2)},
     )
     sim = run(requests, options)  # type: ignore[arg-type]
     assert_nothing_is_lost(sim, options.blocks, requests)
@@ -160,6 +174,16 @@ def test_blocks_that_sglang_refuses_beside_states_are_refused(
 ) -> None:
     with pytest.raises(LlmsimError, match=said):
         run_of(QWEN, **options)
+
+
+def test_lazy_slots_need_steps_that_overlap() -> None:
+    lazy = {"mamba_radix_cache_strategy": "extra_buffer_lazy"}
+    assert "4 for each running" in " ".join(run_of(QWEN, **lazy).summary["notes"])
+    with pytest.raises(LlmsimError, match="needs steps that overlap"):
+        run_of(QWEN, **lazy, sglang_overlap=False)
+    drafts = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.7}
+    with pytest.raises(LlmsimError, match="does not run with speculative_config"):
+        run_of(QWEN, **lazy, speculative_config=drafts)
 
 
 def test_verified_tokens_have_states_of_their_own() -> None:

@@ -15,9 +15,13 @@ KERNEL_CHUNK = 64
 """
 
 
-def spare_states(*, overlaps: bool) -> int:
+LAZY = "extra_buffer_lazy"
+"""The strategy by which a second spare slot is taken for the step alone that writes to it."""
+
+
+def spare_states(strategy: str | None, *, overlaps: bool) -> int:
     """Slots of each running request that kernels write states into (`get_mamba_tracking_slots`)."""
-    return 2 if overlaps else 1
+    return 2 if overlaps and strategy != LAZY else 1
 
 
 def states_of_request(spare: int, *, caches: bool) -> int:

@@ -229,7 +229,7 @@ std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) c
 
 RadixTree::WindowTop RadixTree::lock(NodeId node) {
   const WindowTop top = keeps_windows() ? lock_windows(node) : 0;
-  if (keeps_states()) lock_state(node, +1);
+  if (keeps_states()) lock_state(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
     Node& n = nodes_[at(node)];
@@ -240,7 +240,7 @@ RadixTree::WindowTop RadixTree::lock(NodeId node) {
 
 void RadixTree::unlock(NodeId node, WindowTop top) {
   unlock_windows(node, top);
-  if (keeps_states()) lock_state(node, -1);
+  if (keeps_states()) unlock_state(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;

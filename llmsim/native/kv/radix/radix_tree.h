@@ -108,6 +108,9 @@ class RadixTree {
   void keep_states() { keeps_states_ = true; }
   bool keeps_states() const { return keeps_states_; }
   bool has_state(NodeId node) const { return nodes_[at(node)].has_state; }
+  // Of a lock, the state alone.
+  void lock_state(NodeId node) { change_state_locks(node, +1); }
+  void unlock_state(NodeId node) { change_state_locks(node, -1); }
   // The least recently used state that nobody has locked goes: with its node where that is a leaf
   // that nobody has locked, else alone.
   Freed evict_state();
@@ -230,7 +233,7 @@ class RadixTree {
   void take_windows(NodeId node, std::int32_t start, const Handover& given, Taken& taken);
   void begin_windows(NodeId leaf, const Handover& given);
   // The states of nodes.
-  void lock_state(NodeId node, std::int32_t change);
+  void change_state_locks(NodeId node, std::int32_t change);
   void use_state(NodeId node);
   bool take_state(NodeId node, bool is_new);
   void drop_state(NodeId node);

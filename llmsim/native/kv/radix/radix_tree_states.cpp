@@ -4,7 +4,7 @@
 
 namespace llmsim {
 
-void RadixTree::lock_state(NodeId id, std::int32_t change) {
+void RadixTree::change_state_locks(NodeId id, std::int32_t change) {
   if (id == kRoot) return;
   Node& node = nodes_[at(id)];
   if (node.has_state && node.state_locks == 0) --states_evictable_;

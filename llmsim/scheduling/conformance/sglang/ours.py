@@ -7,7 +7,12 @@ from msgspec import Struct
 from llmsim import _native
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
-from llmsim.config.engine.sglang.state_pool import answer_interval, prompt_interval, spare_states
+from llmsim.config.engine.sglang.state_pool import (
+    LAZY,
+    answer_interval,
+    prompt_interval,
+    spare_states,
+)
 from llmsim.config.engine.sglang.window_pool import (
     tokens_of_prompts,
     tokens_of_requests,
@@ -91,9 +96,10 @@ def keeps_states(config: Case) -> bool:
 
 def spare_states_of(config: Case) -> int:
     """Slots for states that each running request has beside its own."""
-    if not caches(config) or config["mamba_radix_cache_strategy"] == "no_buffer":
+    strategy = config["mamba_radix_cache_strategy"]
+    if not caches(config) or strategy == "no_buffer":
         return 0
-    return spare_states(overlaps=not config["disable_overlap_schedule"])
+    return spare_states(strategy, overlaps=not config["disable_overlap_schedule"])
 
 
 def _batches_in_flight(config: Case) -> int:
@@ -230,6 +236,7 @@ def _state_pool(config: Case) -> "_native.StatePoolConfig":
     native = _native.StatePoolConfig()
     native.slots = config["max_mamba_cache_size"]
     native.spare = spare_states_of(config)
+    native.lazy = config["mamba_radix_cache_strategy"] == LAZY
     native.prompt_interval = prompt_interval(chunk, page)
     native.answer_interval = answer_interval(chunk, page, config["mamba_track_interval"])
     return native

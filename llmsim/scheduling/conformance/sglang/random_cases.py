@@ -12,7 +12,7 @@ from llmsim.config.engine.options import (
     SGLANG_BY_PRIORITY,
     SGLANG_POLICIES,
 )
-from llmsim.config.engine.sglang.state_pool import states_of_request
+from llmsim.config.engine.sglang.state_pool import LAZY, states_of_request
 from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
@@ -51,6 +51,7 @@ def random_case(seed: int, requests: int) -> Case:
     _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
     _states(np.random.default_rng([seed, 79]), config)
+    _lazy_states(np.random.default_rng([seed, 97]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -235,6 +236,16 @@ def _states(rng: np.random.Generator, config: Case) -> None:
         "disable_overlap_schedule": config["disable_overlap_schedule"] or copies,
         "max_running_requests": min(config["max_running_requests"], most_running),
     }
+
+
+def _lazy_states(rng: np.random.Generator, config: Case) -> None:
+    """Lets a quarter of the cases with spare slots for states that can do so take the second one
+    for the steps alone that write there.
+    """
+    drafts = "speculative_algorithm" in config
+    apart = drafts or config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    if rng.random() < 1 / 4 and keeps_states(config) and not apart:
+        config["mamba_radix_cache_strategy"] = LAZY
 
 
 def _state_pool(rng: np.random.Generator, config: Case) -> None:

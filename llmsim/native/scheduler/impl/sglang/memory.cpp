@@ -14,7 +14,7 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
   if (states_) {
     up_to = states_->cached_end(held.states, computed, up_to);
     if (up_to == 0) return;
-    if (then == Then::kGoesOn) make_room_for_states(1);
+    if (then == Then::kGoesOn) make_room_for_given_state(held);
   }
   const auto page = static_cast<std::int32_t>(page_);
   const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
@@ -56,6 +56,14 @@ void SglangMemory::make_room_for_states(std::int64_t slots) {
     if (freed.states == 0) break;
     take_back(freed);
   }
+}
+
+// The request has computed on from the state behind its prefix.
+void SglangMemory::make_room_for_given_state(const SglangHeld& held) {
+  const bool gives_up = states_->gives_up_prefix() && states_->available() == 0;
+  if (gives_up) tree_.unlock_state(held.locked);
+  make_room_for_states(1);
+  if (gives_up) tree_.lock_state(held.locked);
 }
 
 // The state that it copies is not to make room for the copy.

@@ -209,6 +209,8 @@ class SglangMemory {
 
  private:
   void make_room_for_states(std::int64_t slots);
+  // One more, which the prefix cache gets from a request.
+  void make_room_for_given_state(const SglangHeld& held);
   // The prefix cache has taken the state of a request, which goes on or has ended; or had one.
   void hand_over_state(SglangHeld& held, Then then, bool taken);
   void take_back(const RadixTree::Freed& freed) {

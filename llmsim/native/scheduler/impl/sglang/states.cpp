@@ -18,11 +18,11 @@ class CopiedStates final : public SglangStates {
   }
   void found(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
   void compute_prompt(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
-  void decoded(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
+  void decoded(SglangHeldStates&, std::int32_t, std::int32_t) override {}
 };
 
 // `extra_buffer`: kernels save states while they compute.
-class SavedStates final : public SglangStates {
+class SavedStates : public SglangStates {
  public:
   explicit SavedStates(const StatePoolConfig& config) : SglangStates(config) {}
 
@@ -44,17 +44,47 @@ class SavedStates final : public SglangStates {
     const bool branches = held.branch > begin && held.branch < held.saved;
     if (branches && (held.branch - begin) % interval == 0) held.saved = held.branch;
   }
-  void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) const override {
+  void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) override {
     const std::int32_t interval = config_.answer_interval;
     if (end / interval == begin / interval) return;
     held.before = std::exchange(held.saved, end / interval * interval);
   }
 };
 
+// `extra_buffer_lazy`: a step that finds no second slot writes over the state in the first one.
+class LazyStates final : public SavedStates {
+ public:
+  explicit LazyStates(const StatePoolConfig& config) : SavedStates(config) {}
+
+  void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) override {
+    SavedStates::decoded(held, begin, end);
+    if (saves(end)) take(held, of_request());
+  }
+  void launch_decode(SglangHeldStates& held, std::int32_t end) override {
+    if (!saves(end)) return;
+    if (available() > 0) {
+      take(held, of_request() + 1);
+    } else {
+      held.saved = 0;
+    }
+  }
+  void join_prompts(SglangHeldStates& held, std::int32_t end) override {
+    if (saves(end)) take(held, of_request());
+  }
+  bool gives_up_prefix() const override { return true; }
+
+ private:
+  bool saves(std::int32_t end) const { return end % config_.answer_interval == 0; }
+};
+
 }  // namespace
+
+void SglangStates::launch_decode(SglangHeldStates&, std::int32_t) {}
+void SglangStates::join_prompts(SglangHeldStates&, std::int32_t) {}
 
 std::unique_ptr<SglangStates> SglangStates::make(const StatePoolConfig& config) {
   if (!config.on()) return nullptr;
+  if (config.lazy) return std::make_unique<LazyStates>(config);
   if (config.spare > 0) return std::make_unique<SavedStates>(config);
   return std::make_unique<CopiedStates>(config);
 }

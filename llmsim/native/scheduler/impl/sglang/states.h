@@ -2,7 +2,8 @@
 // unified_cache/components/mamba.py, memory_pool.py, managers/schedule_batch.py). Without spare
 // slots a request copies its state for the cache wherever a part of its prompt ends, and gives its
 // own away when it ends. With spare slots kernels write a state there every few tokens, and the
-// cache gets the last one.
+// cache gets the last one; a request may take its second spare slot for the steps alone that write
+// there.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +49,13 @@ class SglangStates {
   // A step computes these tokens of a prompt; or has computed these of an answer.
   virtual void compute_prompt(SglangHeldStates& held, std::int32_t begin,
                               std::int32_t end) const = 0;
-  virtual void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) const = 0;
+  virtual void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) = 0;
+  // A step is to compute an answer's token in front of `end`; and joins one of prompts, where it
+  // saves nothing.
+  virtual void launch_decode(SglangHeldStates& held, std::int32_t end);
+  virtual void join_prompts(SglangHeldStates& held, std::int32_t end);
+  // Whether the state behind its prefix may make room for the one that a request gives the cache.
+  virtual bool gives_up_prefix() const { return false; }
 
  protected:
   explicit SglangStates(const StatePoolConfig& config) : config_(config), free_(config.slots) {}
