@@ -86,7 +86,7 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         assert {config[option] for config in windowed} == values
     keeping = [case for case in cases if case["config"]["mamba_chunk_size"] > 0]
     for option, values in {
-        "mamba_radix_cache_strategy": {"no_buffer", "extra_buffer"},
+        "mamba_radix_cache_strategy": {"no_buffer", "extra_buffer", "extra_buffer_lazy"},
         "disable_overlap_schedule": {False, True},
         "enable_mixed_chunk": {False, True},
         "page_size": {1, 16, 64},
