@@ -4,7 +4,7 @@
 
 namespace llmsim {
 
-// Without windows the node that ends with the prompt is a node of its own, so that the answer can
+// Without windows and states the prompt ends with a node of its own, so that the answer can
 // go without it. Where others had computed more of the prompt than was found, for their windows
 // were gone, the tree takes the prompt up to there, with the window of this request.
 void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t computed,
