@@ -931,6 +931,52 @@ class WindowPoolConfig:
     @pages.setter
     def pages(self, arg: int, /) -> None: ...
 
+class StatePoolConfig:
+    """
+    States of linear attention and Mamba layers beside a scheduler's prefix cache.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def slots(self) -> int:
+        """0: there is no such pool."""
+
+    @slots.setter
+    def slots(self, arg: int, /) -> None: ...
+
+    @property
+    def spare(self) -> int:
+        """
+        Slots of each running request for states that the prefix cache gets; 0: it gets copies of the request's own.
+        """
+
+    @spare.setter
+    def spare(self, arg: int, /) -> None: ...
+
+    @property
+    def lazy(self) -> bool:
+        """
+        Whether a second spare slot is taken for the step that writes to it alone.
+        """
+
+    @lazy.setter
+    def lazy(self, arg: bool, /) -> None: ...
+
+    @property
+    def prompt_interval(self) -> int:
+        """Tokens of a prompt from one state in a spare slot to the next."""
+
+    @prompt_interval.setter
+    def prompt_interval(self, arg: int, /) -> None: ...
+
+    @property
+    def answer_interval(self) -> int:
+        """Likewise, of an answer."""
+
+    @answer_interval.setter
+    def answer_interval(self, arg: int, /) -> None: ...
+
 class Sessions:
     """
     The session of each request, and its round, from the successors of calls.
@@ -1140,6 +1186,12 @@ class SchedulerConfig:
 
     @window_pool.setter
     def window_pool(self, arg: WindowPoolConfig, /) -> None: ...
+
+    @property
+    def state_pool(self) -> StatePoolConfig: ...
+
+    @state_pool.setter
+    def state_pool(self, arg: StatePoolConfig, /) -> None: ...
 
     @property
     def offloading(self) -> OffloadingConfig: ...

@@ -50,6 +50,7 @@ from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, ref
 from llmsim.lowering.kv.resharding import of_several_kinds, prefill_all_but_last_token
 from llmsim.lowering.kv.sglang_pools import (
     pool_shares,
+    state_pool,
     window_pool,
     with_fewer_sequences,
     with_states,
@@ -292,6 +293,7 @@ def _scheduler(
         ),
     )
     scheduler.window_pool = window_pool(group, request.model, ledger, scheduler)
+    scheduler.state_pool = state_pool(group, request.model, ledger, scheduler)
     scheduler.lora = lora_config(group.engine, request.operators)
     scheduler.encoder.pair_tokens = request.encoder_tokens
     scheduler.offloading = offloading_config(

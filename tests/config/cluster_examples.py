@@ -106,6 +106,7 @@ def full() -> Json:
         "mamba_full_memory_ratio": 0.4,
         "max_mamba_cache_size": 300,
         "mamba_radix_cache_strategy": "extra_buffer",
+        "mamba_track_interval": 128,
         "hicache_storage_backend": "file",
         "hicache_storage_prefetch_policy": "best_effort",
         "hicache_prefetch_threshold": 64,

@@ -84,6 +84,18 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "dp_size": {1, 3},
     }.items():
         assert {config[option] for config in windowed} == values
+    keeping = [case for case in cases if case["config"]["mamba_chunk_size"] > 0]
+    for option, values in {
+        "mamba_radix_cache_strategy": {"no_buffer", "extra_buffer", "extra_buffer_lazy"},
+        "disable_overlap_schedule": {False, True},
+        "enable_mixed_chunk": {False, True},
+        "page_size": {1, 16, 64},
+        "speculative_algorithm": {None, "EAGLE"},
+        "pp_size": {1, 2},
+        "dp_size": {1, 3},
+    }.items():
+        assert {case["config"][option] for case in keeping} == values
+    assert any(step["preempted"] for case in keeping for step in case["steps"])
     receiving = [case for case in cases if case["config"]["sliding_window"] > 0]
     receiving = [case for case in receiving if case["config"]["disaggregation_mode"] is not None]
     for option, values in {

@@ -72,6 +72,7 @@ _SHOWN_IF_SET = (
     "mamba_full_memory_ratio",
     "max_mamba_cache_size",
     "mamba_radix_cache_strategy",
+    "mamba_track_interval",
     "hicache_storage_backend",
     "hicache_storage_prefetch_policy",
     "hicache_prefetch_threshold",
@@ -224,6 +225,8 @@ class EngineArgs(Struct, frozen=True):
     """States in SGLang's pool of them; None: what `mamba_full_memory_ratio` leaves."""
     mamba_radix_cache_strategy: str | None
     """A name of `MAMBA_STRATEGIES`; None: by release and model."""
+    mamba_track_interval: int | None
+    """Tokens of an answer between states that SGLang's prefix cache can get; None: 256."""
     hicache_storage_backend: str | None
     hicache_storage_prefetch_policy: str | None
     """A name of `HICACHE_PREFETCH_POLICIES`; None: the first."""

@@ -51,7 +51,7 @@ HICACHE_WRITE_POLICIES = ("write_through", "write_through_selective", "write_bac
 """Values of SGLang's `hicache_write_policy`."""
 HICACHE_PREFETCH_POLICIES = ("timeout", "wait_complete", "best_effort")
 """Values of SGLang's `hicache_storage_prefetch_policy`, its default first."""
-MAMBA_STRATEGIES = ("no_buffer", "extra_buffer")
+MAMBA_STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 """SGLang's `mamba_radix_cache_strategy`."""
 HICACHE_STORAGE = ("file",)
 """Values of SGLang's `hicache_storage_backend` that run."""
@@ -590,8 +590,15 @@ class EngineOptions(Section):
     ] = Field(
         default=None,
         description="Says whether sequences of SGLang have spare slots for states (extra_buffer), "
-        "with which steps overlap beside the prefix cache, or not (no_buffer); the default follows "
-        "from release and model.",
+        "with which steps overlap beside the prefix cache, the second for few steps alone "
+        "(extra_buffer_lazy), or none (no_buffer); the default follows from release and model.",
+    )
+    mamba_track_interval: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 24)] | None, OnCommandLine(int)
+    ] = Field(
+        default=None,
+        description="Sets the tokens of an answer from one state that SGLang's prefix cache can "
+        "get to the next, where sequences have spare slots for states; default 256.",
     )
     hicache_storage_backend: Annotated[
         Annotated[str, _one_of(HICACHE_STORAGE)] | None, OnCommandLine(str)

@@ -68,6 +68,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "mamba_full_memory_ratio": None,
     "max_mamba_cache_size": None,
     "mamba_radix_cache_strategy": None,
+    "mamba_track_interval": None,
     "hicache_storage_backend": None,
     "hicache_storage_prefetch_policy": None,
     "hicache_prefetch_threshold": None,
@@ -301,6 +302,7 @@ _OF_POOLS = (
     "mamba_full_memory_ratio",
     "max_mamba_cache_size",
     "mamba_radix_cache_strategy",
+    "mamba_track_interval",
 )
 
 
@@ -318,11 +320,11 @@ def _check_pools(
     if values[ratio] is not None and values[states] is not None:
         raise refuse(states, f"contradicts {ratio}; remove one of them")
     strategy = "mamba_radix_cache_strategy"
-    if values[strategy] == "extra_buffer" and not values["enable_prefix_caching"]:
+    if values[strategy] not in {None, "no_buffer"} and not values["enable_prefix_caching"]:
         raise refuse(
             strategy,
-            "is extra_buffer, which SGLang refuses without a prefix cache; remove it, or set "
-            "enable_prefix_caching true",
+            f"is {values[strategy]}, which SGLang refuses without a prefix cache; remove it, or "
+            "set enable_prefix_caching true",
         )
 
 

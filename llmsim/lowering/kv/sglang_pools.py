@@ -10,13 +10,21 @@ from llmsim import _native
 from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.schedulers import SGLANG
+from llmsim.config.engine.sglang.state_pool import (
+    LAZY,
+    TRACK_INTERVAL,
+    answer_interval,
+    prompt_interval,
+    spare_states,
+    states_of_request,
+)
 from llmsim.config.engine.sglang.window_pool import (
     SLIDE_INTERVAL,
     tokens_of_prompts,
     tokens_of_requests,
     tokens_of_transfers,
 )
-from llmsim.config.errors import InfeasibleError
+from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.overlap import overlaps, without_overlap
 from llmsim.lowering.scheduler import is_outlined
 from llmsim.lowering.types import LoweredGroup
@@ -39,10 +47,6 @@ _WINDOW_RATIO = 0.8
 """SGLang's default of `swa_full_tokens_ratio`."""
 _STATE_RATIO = 0.9
 """SGLang's default of `mamba_full_memory_ratio`."""
-_STATES_PER_SEQUENCE = 3
-"""Beside the prefix cache, without spare slots
-(MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO).
-"""
 
 
 def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
@@ -63,6 +67,7 @@ def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
         state_ratio=_STATE_RATIO if state_ratio is None else state_ratio,
         states=_given_states(engine),
         states_per_sequence=_states_per_sequence(group, model),
+        verified=0 if engine.speculation is None else engine.speculation.verified,
     )
 
 
@@ -103,6 +108,49 @@ def window_pool(
     return pool
 
 
+def state_pool(
+    group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
+) -> "_native.StatePoolConfig":
+    """The pool of states as the scheduler counts it beside the prefix cache, where that is
+    modelled: not with the scheduler's outline.
+
+    Raises InfeasibleError where SGLang refuses the size of blocks.
+    """
+    pool = _native.StatePoolConfig()
+    engine = group.engine
+    if ledger.states is None or model.linear is None or not engine.enable_prefix_caching:
+        return pool
+    if is_outlined(engine, scheduler):
+        return pool
+    chunk, page = model.linear.chunk, engine.block_size
+    interval = engine.mamba_track_interval or TRACK_INTERVAL
+    pool.slots, pool.spare = ledger.states, _spare_states(group, model)
+    pool.lazy = engine.mamba_radix_cache_strategy == LAZY
+    _check_blocks(model, page, interval if pool.spare > 0 else None)
+    pool.prompt_interval = prompt_interval(chunk, page)
+    pool.answer_interval = answer_interval(chunk, page, interval)
+    return pool
+
+
+def _check_blocks(model: ModelConfig, page: int, interval: int | None) -> None:
+    """InfeasibleError where SGLang refuses blocks of `page` tokens beside states, which answers
+    leave `interval` tokens apart; None: they have no spare slots.
+    """
+    assert model.linear is not None
+    chunk = model.linear.chunk
+    said = f"{model.name}: SGLang caches no states with a block_size of {page}"
+    if interval is None and page > 1:
+        raise InfeasibleError(
+            f"{said} where these have no spare slots (mamba_radix_cache_strategy); set block_size 1"
+        )
+    if interval is not None and max(chunk, page) % min(chunk, page):
+        raise InfeasibleError(
+            f"{said}, which must divide the {chunk} tokens of the model's kernels, or be a multiple"
+        )
+    if interval is not None and interval % page:
+        raise InfeasibleError(f"{said}, which must divide mamba_track_interval ({interval})")
+
+
 def _least_tokens(window: int, page: int, *, computes: bool) -> int:
     """What one request takes: its window, what decodes leave before it slides, and pages of
     rounding; who computes prompts also holds a cached window in front of its own.
@@ -122,6 +170,13 @@ def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
             "of memory, but never keeps a request waiting here: with HiCache, KV tiers, the "
             "scheduler's outline, or drafts without a prefix cache its rules are not modelled"
         )
+    caches = lowered.engine.scheduler == SGLANG and lowered.engine.enable_prefix_caching
+    keeps_states = model.linear is not None and not model.keeps_states_alone
+    if caches and keeps_states and scheduler is not None and scheduler.state_pool.slots == 0:
+        notes.append(
+            f"{model.name}: prefix hits are counted as if the state of every block were kept; in "
+            "the scheduler's outline the rules of SGLang's pool are not modelled"
+        )
     if waits_for_states(lowered.engine, model):
         notes.append(
             f"{model.name}: each step waits for the one before, as in SGLang where states have no "
@@ -131,8 +186,35 @@ def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
 
 
 def with_states(group: Group, model: ModelConfig) -> Group:
-    """The group without overlapped steps where SGLang turns them off for a model's states."""
-    return without_overlap(group) if waits_for_states(group.engine, model) else group
+    """The group without overlapped steps where SGLang turns them off for a model's states; and
+    without spare slots for these where neither such steps nor larger blocks want them.
+    """
+    engine = group.engine
+    if model.linear is not None and engine.mamba_radix_cache_strategy == LAZY:
+        _check_lazy(group)
+    if waits_for_states(engine, model):
+        return without_overlap(group)
+    wanted = overlaps(group) or group.pp > 1 or engine.block_size > 1
+    chosen = wanted or engine.mamba_radix_cache_strategy is not None
+    if chosen or engine.scheduler != SGLANG or model.linear is None:
+        return group
+    return replace(group, engine=replace(engine, mamba_radix_cache_strategy="no_buffer"))
+
+
+def _check_lazy(group: Group) -> None:
+    """InfeasibleError where SGLang refuses slots that are taken for few steps alone; NotYetError
+    with drafts.
+    """
+    strategy = f"mamba_radix_cache_strategy {LAZY}"
+    if not overlaps(group):
+        raise InfeasibleError(
+            f"{strategy} needs steps that overlap, as SGLang does; say extra_buffer, or leave out "
+            "pp_size and sglang_overlap"
+        )
+    if group.engine.speculation is not None:
+        raise NotYetError(
+            f"{strategy} does not run with speculative_config in this version; say extra_buffer"
+        )
 
 
 def waits_for_states(engine: EngineArgs, model: ModelConfig) -> bool:
@@ -148,7 +230,7 @@ def waits_for_states(engine: EngineArgs, model: ModelConfig) -> bool:
 def has_spare_states(engine: EngineArgs, model: ModelConfig) -> bool:
     """Whether running sequences write states into spare slots (`mamba_radix_cache_strategy`)."""
     if engine.mamba_radix_cache_strategy is not None:
-        return engine.mamba_radix_cache_strategy == "extra_buffer"
+        return engine.mamba_radix_cache_strategy != "no_buffer"
     return load_profile(engine.engine_profile).states.has_spare(model.model_type)
 
 
@@ -206,8 +288,11 @@ def _given_states(engine: EngineArgs) -> int | None:
 
 
 def _states_per_sequence(group: Group, model: ModelConfig) -> int:
-    engine = group.engine
-    if not engine.enable_prefix_caching:
-        return 1
-    spare = (2 if overlaps(group) else 1) if has_spare_states(engine, model) else 0
-    return _STATES_PER_SEQUENCE + spare
+    caches = group.engine.enable_prefix_caching
+    return states_of_request(_spare_states(group, model), caches=caches)
+
+
+def _spare_states(group: Group, model: ModelConfig) -> int:
+    has_spare = group.engine.enable_prefix_caching and has_spare_states(group.engine, model)
+    strategy = group.engine.mamba_radix_cache_strategy
+    return spare_states(strategy, overlaps=overlaps(group)) if has_spare else 0

@@ -189,6 +189,8 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     value_heads: Rule
     value_dim: Rule
     conv_kernel: Rule = 0
+    chunk: Rule = 64
+    """Tokens of a prompt from one state that kernels hand out to the next."""
     conv_bias: Rule = False
     bias: Rule = False
     """Of the projections."""

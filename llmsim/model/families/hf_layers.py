@@ -281,6 +281,7 @@ def linear(rules: Rules, family: Family) -> LinearAttention:
         value_heads=rules.count(how.value_heads),
         value_dim=rules.count(how.value_dim),
         conv_kernel=rules.optional(how.conv_kernel),
+        chunk=rules.count(how.chunk),
         kind=how.kind,
         norm=how.norm if rules.flag(how.norm_if) else "none",
         conv_bias=rules.flag(how.conv_bias),

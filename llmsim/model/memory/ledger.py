@@ -32,6 +32,8 @@ class MemoryLedger(Struct, frozen=True):
     """Blocks in a pool of layers with a window (SGLang); 0: they have none."""
     most_sequences: int | None = None
     """Running sequences for which there are states; None: as many as blocks allow."""
+    states: int | None = None
+    """In SGLang's pool of them; None: it has no such pool."""
 
     @property
     def usable_blocks(self) -> int:
@@ -152,6 +154,7 @@ def _ledger_of(
         demand.notes,
         windows,
         most_sequences,
+        demand.states,
     )
 
 

@@ -24,6 +24,8 @@ class PoolShares(Struct, frozen=True):
     states: int | None = None
     states_per_sequence: int = 1
     """Slots that the engine counts on for each running sequence."""
+    verified: int = 0
+    """Tokens that a step verifies of each sequence, each with a state of its own; 0: no drafts."""
 
     def block_tokens_bytes(self, groups: tuple[KvGroup, ...]) -> int:
         """Bytes that one token of the pool of layers that see everything takes, with its share of
@@ -48,8 +50,21 @@ class PoolShares(Struct, frozen=True):
         return tokens // block_size
 
     def state_slots(self, room: int, state_bytes: int) -> int:
-        """States that fit beside KV into `room` bytes; one more is padding."""
+        """States that fit beside KV into `room` bytes, with those of verified tokens; one more is
+        padding.
+        """
         if self.states is not None:
             return self.states
         share = int(room * self.state_ratio / (1 + self.state_ratio))
-        return max(0, (share - state_bytes) // state_bytes)
+        padding = state_bytes * (1 + self.verified)
+        if self.verified == 0:
+            return max(0, (share - padding) // state_bytes)
+        of_state = state_bytes * (1 + self.verified / self.states_per_sequence)
+        return max(0, int((share - padding) // of_state))
+
+    def verified_states(self, states: int, sequences: int) -> int:
+        """Of verified tokens, beside so many states and at most so many running sequences; those of
+        one more are padding.
+        """
+        running = min(sequences, states // self.states_per_sequence)
+        return (running + 1) * self.verified

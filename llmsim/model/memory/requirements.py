@@ -159,8 +159,7 @@ class Demand(Struct, frozen=True, dict=True):
         elif self.model.linear is not None and self.shares is not None:
             notes.append(
                 f"{self.model.name}: SGLang keeps {self.states} states of its linear-attention "
-                f"layers, {self.shares.states_per_sequence} for each running sequence; prefix hits "
-                "are counted as if the state of every page were kept"
+                f"layers, {self.shares.states_per_sequence} for each running sequence"
             )
         elif self.model.linear is not None:
             notes.append(
@@ -296,6 +295,10 @@ class Demand(Struct, frozen=True, dict=True):
         if self.states is not None:
             label = f"linear-attention state, {self.states} x {state} B and padding"
             lines.append((label, (self.states + 1) * state))
+            verified = self.shares.verified_states(self.states, self.max_num_seqs)
+            if verified > 0:
+                label = f"linear-attention state of verified tokens, {verified} x {state} B"
+                lines.append((label, verified * state))
         return lines
 
     @cached_property

@@ -242,6 +242,8 @@ class LinearAttention(Struct, frozen=True):
     """Of Kimi delta attention: the output's gate has one matrix, whatever the decays' rank."""
     step_norm: bool = False
     """Of Mamba-1: the step's latent, B and C are normed (Jamba)."""
+    chunk: int = 64
+    """Tokens of a prompt from one state that kernels hand out to the next."""
     state_dtype: str = ""
     """Of the matrices, where the config.json names it; empty: as the activations, like the
     convolution's inputs.

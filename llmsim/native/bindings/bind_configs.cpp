@@ -291,6 +291,22 @@ void bind_window_pool(nb::module_& m) {
       .def_rw("pages", &WindowPoolConfig::pages);
 }
 
+void bind_state_pool(nb::module_& m) {
+  nb::class_<StatePoolConfig>(m, "StatePoolConfig",
+                              "States of linear attention and Mamba layers beside a scheduler's "
+                              "prefix cache.")
+      .def(nb::init<>())
+      .def_rw("slots", &StatePoolConfig::slots, "0: there is no such pool.")
+      .def_rw("spare", &StatePoolConfig::spare,
+              "Slots of each running request for states that the prefix cache gets; 0: it gets "
+              "copies of the request's own.")
+      .def_rw("lazy", &StatePoolConfig::lazy,
+              "Whether a second spare slot is taken for the step that writes to it alone.")
+      .def_rw("prompt_interval", &StatePoolConfig::prompt_interval,
+              "Tokens of a prompt from one state in a spare slot to the next.")
+      .def_rw("answer_interval", &StatePoolConfig::answer_interval, "Likewise, of an answer.");
+}
+
 void bind_sessions(nb::module_& m) {
   nb::class_<Sessions>(m, "Sessions",
                        "The session of each request, and its round, from the successors of calls.")
@@ -360,6 +376,7 @@ void bind_scheduler_config(nb::module_& m) {
       .def_rw("lora", &SchedulerConfig::lora)
       .def_rw("host_cache", &SchedulerConfig::host_cache)
       .def_rw("window_pool", &SchedulerConfig::window_pool)
+      .def_rw("state_pool", &SchedulerConfig::state_pool)
       .def_rw("offloading", &SchedulerConfig::offloading)
       .def_rw("load_failures", &SchedulerConfig::load_failures)
       .def_rw("kv", &SchedulerConfig::kv)
@@ -402,6 +419,7 @@ void bind_configs(nb::module_& m) {
   bind_load_failures(m);
   bind_host_cache(m);
   bind_window_pool(m);
+  bind_state_pool(m);
   bind_sessions(m);
   bind_scheduler_config(m);
   bind_known_schedulers(m);

@@ -20,6 +20,7 @@
 #include "scheduler/ranking/policies.h"
 #include "scheduler/ranking/ranking.h"
 #include "scheduler/speculation.h"
+#include "scheduler/state_pool_config.h"
 #include "scheduler/version_rules.h"
 #include "scheduler/window_pool_config.h"
 
@@ -77,6 +78,7 @@ struct SchedulerConfig {
   LoraSlotsConfig lora;
   HostCacheConfig host_cache;
   WindowPoolConfig window_pool;
+  StatePoolConfig state_pool;
   OffloadingConfig offloading;  // with copies to and from host memory
   LoadFailuresConfig load_failures;
   StepLimitsConfig limits;

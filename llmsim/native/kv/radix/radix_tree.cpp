@@ -133,16 +133,18 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
     reached += equal;
     of_window = nodes_[at(next)].has_window ? of_window + equal : 0;
     const bool behind_a_window = !keeps_windows() || of_window >= window_pages_;
-    if (behind_a_window) found.last = next;
-    if (behind_a_window && nodes_[at(next)].on_device) {
+    const bool can_begin = behind_a_window && (!keeps_states() || nodes_[at(next)].has_state);
+    if (can_begin) found.last = next;
+    if (can_begin && nodes_[at(next)].on_device) {
       found.node = next;
       found.pages = reached;
     }
     if (!whole) break;
   }
   found.held_pages = reached;
-  if (!keeps_windows()) found.host_pages = reached - found.pages;
+  if (!keeps_windows() && !keeps_states()) found.host_pages = reached - found.pages;
   if (keeps_windows()) use_windows(found.node);
+  if (keeps_states()) use_state(found.node);
   double when = tick();
   for (NodeId node = found.last; node != kRoot; node = nodes_[at(node)].parent) {
     use(node, when);
@@ -179,7 +181,8 @@ RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
     if (end > given.inserted) note_hit(next);
     found = {next, end};
   }
-  if (found.pages < given.pages) {
+  const bool grows = found.pages < given.pages;
+  if (grows) {
     const NodeId id = grow(found.node, request, found.pages, given.pages);
     const Node& node = nodes_[at(id)];
     ++nodes_[at(found.node)].device_children;
@@ -191,6 +194,7 @@ RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
     if (keeps_windows()) begin_windows(id, given);
   }
   if (keeps_windows()) use_windows(found.node);
+  if (keeps_states() && found.node != kRoot) taken.state = take_state(found.node, grows);
   return taken;
 }
 
@@ -225,6 +229,7 @@ std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) c
 
 RadixTree::WindowTop RadixTree::lock(NodeId node) {
   const WindowTop top = keeps_windows() ? lock_windows(node) : 0;
+  if (keeps_states()) lock_state(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
     Node& n = nodes_[at(node)];
@@ -235,6 +240,7 @@ RadixTree::WindowTop RadixTree::lock(NodeId node) {
 
 void RadixTree::unlock(NodeId node, WindowTop top) {
   unlock_windows(node, top);
+  if (keeps_states()) unlock_state(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     Node& n = nodes_[at(node)];
     if (--n.locks > 0) continue;
@@ -247,7 +253,7 @@ RadixTree::Freed RadixTree::evict() {
   const NodeId id = device_victim();
   if (id == kRoot) return {};
   const Node& node = nodes_[at(id)];
-  const Freed freed{node.length, node.has_window ? node.length : 0};
+  const Freed freed{node.length, node.has_window ? node.length : 0, node.has_state ? 1 : 0};
   remove(id);
   return freed;
 }
@@ -256,6 +262,7 @@ void RadixTree::remove(NodeId id) {
   leave(id);
   forget_duplicate(id);
   drop_window(id);
+  drop_state(id);
   Node& node = nodes_[at(id)];
   by_first_.erase(key_at(node, node.first));
   if (log_ != nullptr)
@@ -275,6 +282,7 @@ void RadixTree::remove(NodeId id) {
 
 bool RadixTree::consistent() const {
   std::int64_t evictable = 0, held = 0, host = 0, window_evictable = 0, window_held = 0;
+  std::int64_t states_evictable = 0, states_held = 0;
   std::size_t leaves = 0, host_leaves = 0;
   for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
     const Node& node = nodes_[at(id)];
@@ -285,7 +293,9 @@ bool RadixTree::consistent() const {
     if (node.on_device && node.locks == 0) evictable += node.length;
     if (node.has_window) window_held += node.length;
     if (node.has_window && node.window_locks == 0) window_evictable += node.length;
-    if (node.window_locks > node.locks) return false;
+    states_held += node.has_state;
+    states_evictable += node.has_state && node.state_locks == 0;
+    if (node.window_locks > node.locks || node.state_locks > node.locks) return false;
     if (node.parent != kRoot && node.locks > parent.locks) return false;
     if (node.parent != kRoot && node.on_device && !parent.on_device) return false;
     if (!node.on_device && !node.on_host) return false;
@@ -294,6 +304,7 @@ bool RadixTree::consistent() const {
   }
   return evictable == evictable_ && held == held_ && host == host_held_ &&
          window_evictable == window_evictable_ && window_held == window_held_ &&
+         states_evictable == states_evictable_ && states_held == states_held_ &&
          leaves == leaves_.size() && host_leaves == host_leaves_.size();
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "kv/radix/page_keys.h"
+#include "kv/radix/use_order.h"
 #include "kv/tiers/key_log.h"
 
 namespace llmsim {
@@ -20,15 +21,16 @@ namespace llmsim {
 // locked node and those above it stay. Slots have no identity here: the owner of the tree counts
 // the free ones. A node's pages are on the device, in host memory, or in both (`HostPages`); those
 // above a node on the device are there, too. Layers with a window may keep their part of a node
-// for a shorter time than the other layers (`keep_windows`).
+// for a shorter time than the other layers (`keep_windows`), and a node may have the state that its
+// prefix ends with, or have lost it (`keep_states`).
 class RadixTree {
  public:
   using NodeId = std::int32_t;
   static constexpr NodeId kRoot = 0;
 
   // The last node on the device and its pages; and the last node anywhere, with the pages between
-  // the two, which are in host memory alone. With windows, the last node whose prefix ends with
-  // one, and how many pages the other layers hold.
+  // the two, which are in host memory alone. With windows or states, the last node whose prefix
+  // ends with one, and how many pages the other layers hold.
   struct Match {
     NodeId node;
     std::int32_t pages;
@@ -38,20 +40,21 @@ class RadixTree {
   };
   // What a request hands to the tree: its first `pages` pages. The tree has `own` of them from it
   // already, `inserted` of them count as no hits, and of `window_from` of them layers with a window
-  // have given up their part.
+  // have given up their part. With states, it gives the one behind the last page.
   struct Handover {
     std::int32_t pages, own = 0, inserted = 0, window_from = 0;
   };
   // The last node of them, and how many pages were there before. Those of them that are not `own`
   // are copies, for which nobody has a use; so are the parts of layers with a window, unless the
-  // tree lacked them.
+  // tree lacked them. Whether it took the state, which it had not.
   struct Taken {
     Match end;
     std::int32_t copies = 0, window_copies = 0;
+    bool state = false;
   };
-  // Pages that are free again, and those of layers with a window.
+  // Pages that are free again, those of layers with a window, and states.
   struct Freed {
-    std::int32_t pages = 0, window_pages = 0;
+    std::int32_t pages = 0, window_pages = 0, states = 0;
   };
   // The name of the uppermost node whose window a lock holds; 0: it holds all up to the root.
   using WindowTop = std::int64_t;
@@ -77,7 +80,8 @@ class RadixTree {
   Match match(RequestId request, std::int32_t pages);
   // Takes over pages of a request. Those that were in host memory alone become the request's.
   Taken insert(RequestId request, const Handover& given);
-  // A lock holds a node and all above it, and of windows the one that ends with the node.
+  // A lock holds a node and all above it, and of windows and states the one that ends with the
+  // node.
   WindowTop lock(NodeId node);
   void unlock(NodeId node, WindowTop top);
   // Removes the least recently used leaf; nothing is free where every leaf is locked.
@@ -97,6 +101,22 @@ class RadixTree {
   // Pages of such layers that nobody has locked; and all.
   std::int64_t window_evictable() const { return window_evictable_; }
   std::int64_t window_held() const { return window_held_; }
+
+  // ---- States (radix_tree_states.cpp).
+
+  // Before anything is inserted: who begins behind a cached prefix needs the state at its end.
+  void keep_states() { keeps_states_ = true; }
+  bool keeps_states() const { return keeps_states_; }
+  bool has_state(NodeId node) const { return nodes_[at(node)].has_state; }
+  // Of a lock, the state alone.
+  void lock_state(NodeId node) { change_state_locks(node, +1); }
+  void unlock_state(NodeId node) { change_state_locks(node, -1); }
+  // The least recently used state that nobody has locked goes: with its node where that is a leaf
+  // that nobody has locked, else alone.
+  Freed evict_state();
+  // States that nobody has locked; and all.
+  std::int64_t states_evictable() const { return states_evictable_; }
+  std::int64_t states_held() const { return states_held_; }
 
   // ---- Host memory (radix_tree_host.cpp).
 
@@ -174,10 +194,9 @@ class RadixTree {
     std::int32_t host_locks = 0, hits = 0;
     std::int64_t pin_top = 0, duplicate = 0;  // names; 0: none
     NodeId writing = kRoot, loading = kRoot;
-    bool has_window = false;
-    std::int32_t window_locks = 0;
-    WindowTop window_top = 0;             // name; 0: none
-    NodeId newer = kRoot, older = kRoot;  // of those with a window, by when that was used
+    bool has_window = false, has_state = false;
+    std::int32_t window_locks = 0, state_locks = 0;
+    WindowTop window_top = 0;  // name; 0: none
   };
 
   Key key_at(const Node& node, std::int32_t page) const;
@@ -213,8 +232,11 @@ class RadixTree {
   void split_window(NodeId above, NodeId rest);
   void take_windows(NodeId node, std::int32_t start, const Handover& given, Taken& taken);
   void begin_windows(NodeId leaf, const Handover& given);
-  void list_window(NodeId node, NodeId newer);
-  void unlist_window(NodeId node);
+  // The states of nodes.
+  void change_state_locks(NodeId node, std::int32_t change);
+  void use_state(NodeId node);
+  bool take_state(NodeId node, bool is_new);
+  void drop_state(NodeId node);
   static std::size_t at(NodeId node) { return static_cast<std::size_t>(node); }
 
   const PageKeys& keys_;
@@ -229,7 +251,10 @@ class RadixTree {
   std::int32_t window_pages_ = 0;  // 0: no layer has a window
   std::int64_t window_evictable_ = 0, window_held_ = 0;
   WindowTop window_tops_ = 0;
-  NodeId newest_window_ = kRoot, oldest_window_ = kRoot;
+  UseOrder windows_;  // nodes with a window, by when that was used
+  bool keeps_states_ = false;
+  std::int64_t states_evictable_ = 0, states_held_ = 0;
+  UseOrder states_;  // nodes with a state, by when that was used
   KeyLog* log_ = nullptr;
   Hits* hits_ = nullptr;
 };

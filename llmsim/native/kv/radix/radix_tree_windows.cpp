@@ -37,8 +37,8 @@ void RadixTree::use_windows(NodeId id) {
   for (; id != kRoot && covered <= window_pages_; id = nodes_[at(id)].parent) {
     covered += nodes_[at(id)].length;
     if (!nodes_[at(id)].has_window) continue;
-    unlist_window(id);
-    list_window(id, newer);
+    windows_.remove(id);
+    windows_.add(id, newer);
     newer = id;
   }
 }
@@ -48,13 +48,13 @@ void RadixTree::add_window(NodeId id) {
   node.has_window = true;
   window_held_ += node.length;
   if (node.window_locks == 0) window_evictable_ += node.length;
-  list_window(id, kRoot);
+  windows_.add(id);
 }
 
 void RadixTree::drop_window(NodeId id) {
   Node& node = nodes_[at(id)];
   if (!node.has_window) return;
-  unlist_window(id);
+  windows_.remove(id);
   node.has_window = false;
   window_held_ -= node.length;
   if (node.window_locks == 0) window_evictable_ -= node.length;
@@ -67,7 +67,7 @@ void RadixTree::split_window(NodeId above, NodeId rest) {
   head.window_locks = tail.window_locks;
   head.window_top = std::exchange(tail.window_top, 0);
   head.has_window = tail.has_window;
-  if (head.has_window) list_window(above, rest);
+  if (head.has_window) windows_.add(above, rest);
 }
 
 // Pages of a request from `start` on were there before in a node. Where it has lost its window, and
@@ -98,31 +98,17 @@ void RadixTree::begin_windows(NodeId id, const Handover& given) {
 }
 
 RadixTree::Freed RadixTree::evict_window() {
-  NodeId id = oldest_window_;
-  while (id != kRoot && nodes_[at(id)].window_locks > 0) id = nodes_[at(id)].newer;
+  NodeId id = windows_.oldest();
+  while (id != kRoot && nodes_[at(id)].window_locks > 0) id = windows_.newer_than(id);
   if (id == kRoot) return {};
   const std::int32_t pages = nodes_[at(id)].length;
   if (device_leaf(id)) {
+    const std::int32_t states = nodes_[at(id)].has_state ? 1 : 0;
     remove(id);
-    return {pages, pages};
+    return {pages, pages, states};
   }
   drop_window(id);
   return {0, pages};
-}
-
-// Behind the node `newer`, or as the first one.
-void RadixTree::list_window(NodeId id, NodeId newer) {
-  const NodeId older = newer == kRoot ? newest_window_ : nodes_[at(newer)].older;
-  nodes_[at(id)].newer = newer;
-  nodes_[at(id)].older = older;
-  (newer == kRoot ? newest_window_ : nodes_[at(newer)].older) = id;
-  (older == kRoot ? oldest_window_ : nodes_[at(older)].newer) = id;
-}
-
-void RadixTree::unlist_window(NodeId id) {
-  const auto [newer, older] = std::pair(nodes_[at(id)].newer, nodes_[at(id)].older);
-  (newer == kRoot ? newest_window_ : nodes_[at(newer)].older) = older;
-  (older == kRoot ? oldest_window_ : nodes_[at(older)].newer) = newer;
 }
 
 }  // namespace llmsim

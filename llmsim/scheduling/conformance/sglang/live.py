@@ -19,10 +19,15 @@ from llmsim.scheduling.conformance.cases import (
     by_arrival,
     prompt_tokens,
 )
-from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage
+from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage, states
 from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
-from llmsim.scheduling.conformance.sglang.ours import NEVER_PS, acceptance, window_tokens
+from llmsim.scheduling.conformance.sglang.ours import (
+    NEVER_PS,
+    acceptance,
+    keeps_states,
+    window_tokens,
+)
 from llmsim.scheduling.conformance.sglang.platform import write_model
 
 _FIRST_OUTPUT = 1_000_000_000
@@ -80,6 +85,8 @@ def server_arguments(config: Case, model: str) -> list[str]:
     flags += [*roles.arguments(config), *dp_ranks.arguments(config)]
     if config.get("sliding_window", 0) > 0:
         arguments["--swa-full-tokens-ratio"] = config["swa_full_tokens_ratio"]
+    if keeps_states(config):
+        arguments |= states.arguments(config)
     if config["enable_priority_scheduling"]:
         name = "priority_scheduling_preemption_threshold"
         arguments["--" + name.replace("_", "-")] = config[name]
@@ -101,6 +108,8 @@ def their_steps(case: Case) -> Iterator[Case]:
         drafts.use_stand_in()
     if case["config"].get("disaggregation_mode") is not None:
         roles.use_stand_in(case["config"])
+    if keeps_states(case["config"]):
+        states.use_stand_in()
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
         copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
@@ -109,7 +118,8 @@ def their_steps(case: Case) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as folder:
         config = case["config"]
         window = config.get("sliding_window", 0)
-        model = write_model(Path(folder), config["context_length"], window)
+        state_chunk = config.get("mamba_chunk_size", 0)
+        model = write_model(Path(folder), config["context_length"], window, state_chunk)
         together = dp_ranks.meeting_point(case)
         arguments = prepare_server_args([*server_arguments(case["config"], model), *together])
         ports = PortArgs.init_new(arguments, *dp_ranks.ports(case))
@@ -145,6 +155,9 @@ def _check(scheduler: Any, config: Case) -> None:
     if config.get("sliding_window", 0) > 0:
         found["windows"] = (scheduler.swa_tokens_per_layer, scheduler.tree_cache.swa_retain_window)
         wanted["windows"] = (window_tokens(config), config["sliding_window"])
+    if keeps_states(config):
+        found["states"] = scheduler.req_to_token_pool.mamba_allocator.size
+        wanted["states"] = config["max_mamba_cache_size"]
     assert found == wanted, f"SGLang runs with {found} instead of {wanted}"
 
 

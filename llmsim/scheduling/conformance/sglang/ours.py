@@ -7,6 +7,12 @@ from msgspec import Struct
 from llmsim import _native
 from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
+from llmsim.config.engine.sglang.state_pool import (
+    LAZY,
+    answer_interval,
+    prompt_interval,
+    spare_states,
+)
 from llmsim.config.engine.sglang.window_pool import (
     tokens_of_prompts,
     tokens_of_requests,
@@ -81,6 +87,19 @@ def caches(config: Case) -> bool:
     if config.get("disaggregation_mode") == "decode":
         return bool(config.get("disaggregation_decode_enable_radix_cache", False))
     return not config["disable_radix_cache"]
+
+
+def keeps_states(config: Case) -> bool:
+    """Whether some layers keep a state for a whole sequence."""
+    return bool(config.get("mamba_chunk_size", 0) > 0)
+
+
+def spare_states_of(config: Case) -> int:
+    """Slots for states that each running request has beside its own."""
+    strategy = config["mamba_radix_cache_strategy"]
+    if not caches(config) or strategy == "no_buffer":
+        return 0
+    return spare_states(strategy, overlaps=not config["disable_overlap_schedule"])
 
 
 def _batches_in_flight(config: Case) -> int:
@@ -169,6 +188,8 @@ def _group(case: Case, index: int) -> "_native.GroupSpec":
         scheduler.output_length_known = not config["ends_with_stop_token"]
         if config.get("sliding_window", 0) > 0:
             scheduler.window_pool = _window_pool(config)
+        if keeps_states(config) and caches(config):
+            scheduler.state_pool = _state_pool(config)
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
@@ -207,6 +228,17 @@ def _window_pool(config: Case) -> "_native.WindowPoolConfig":
     native.window = config["sliding_window"]
     tokens = window_tokens(config)
     native.pages = tokens // config["page_size"]
+    return native
+
+
+def _state_pool(config: Case) -> "_native.StatePoolConfig":
+    chunk, page = config["mamba_chunk_size"], config["page_size"]
+    native = _native.StatePoolConfig()
+    native.slots = config["max_mamba_cache_size"]
+    native.spare = spare_states_of(config)
+    native.lazy = config["mamba_radix_cache_strategy"] == LAZY
+    native.prompt_interval = prompt_interval(chunk, page)
+    native.answer_interval = answer_interval(chunk, page, config["mamba_track_interval"])
     return native
 
 

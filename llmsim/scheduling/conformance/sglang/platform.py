@@ -29,6 +29,19 @@ MODEL = {
 
 WINDOWS = {"num_hidden_layers": 2, "is_hybrid_swa": True, "hybrid_layer_pattern": [1, 0]}
 """What SGLang asks of a model's configuration for a pool of windows (`get_hybrid_layer_ids`)."""
+STATES = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_hidden_layers": 2,
+    "full_attention_interval": 2,
+    "linear_conv_kernel_dim": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 1,
+    "num_experts": 0,
+}
+"""Of a model of which every other layer keeps a state."""
 
 
 class _Anything(type):
@@ -90,11 +103,14 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler  # noqa: F401  # once, for all processes that follow
 
 
-def write_model(folder: Path, max_model_len: int, window: int) -> str:
+def write_model(folder: Path, max_model_len: int, window: int, state_chunk: int) -> str:
     """A folder that SGLang takes for a model of that context length; with a window, for one of
-    which every other layer sees so many tokens before the one that attends.
+    which every other layer sees so many tokens before the one that attends. With a chunk every
+    other layer keeps a state, which kernels hand out so many tokens apart.
     """
     model = MODEL | {"max_position_embeddings": max_model_len}
+    if state_chunk > 0:
+        model |= STATES | {"mamba_chunk_size": state_chunk}
     if window > 0:
         model |= WINDOWS | {"sliding_window": window}
     text = json.dumps(model)

@@ -12,6 +12,7 @@ from llmsim.config.engine.options import (
     SGLANG_BY_PRIORITY,
     SGLANG_POLICIES,
 )
+from llmsim.config.engine.sglang.state_pool import LAZY, states_of_request
 from llmsim.config.engine.sglang.window_pool import SLIDE_INTERVAL
 from llmsim.scheduling.conformance.cases import Case, by_arrival
 from llmsim.scheduling.conformance.random_cases import give_up, random_requests
@@ -19,7 +20,9 @@ from llmsim.scheduling.conformance.sglang.ours import (
     HANDED_OVER,
     PAIR,
     caches,
+    keeps_states,
     servers,
+    spare_states_of,
     window_tokens,
 )
 
@@ -47,20 +50,15 @@ def random_case(seed: int, requests: int) -> Case:
     _queue_order(np.random.default_rng([seed, 53]), config)
     _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
+    _states(np.random.default_rng([seed, 79]), config)
+    _lazy_states(np.random.default_rng([seed, 97]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
         _name_by_arrival(case)
-    stored = "hicache_storage_backend" in config
-    if config.get("enable_hierarchical_cache", False):
-        share = 0.8 if stored else 0.5
-        room = longest - 8 - ahead
-        _ask_again(np.random.default_rng([seed, 37]), case["requests"], room, share)
-        _stretch(np.random.default_rng([seed, 67]), case["requests"], [1, 3, 10] if stored else [1])
+    _come_back(seed, case, longest - 8 - ahead)
     if by_priority and rng.random() < 0.6:  # else who is important waits with its like
-        sign = -1 if config["schedule_low_priority_values_first"] else 1
-        for i, request in enumerate(case["requests"]):
-            request["priority"] += sign * (i // 3)
+        _rise(case)
     if later.random() < 0.25 and not plays_role:
         give_up(later, case["requests"])
     for request in case["requests"] if ahead > 0 else ():
@@ -75,7 +73,7 @@ def random_case(seed: int, requests: int) -> Case:
     if config.get("disaggregation_mode") in HANDED_OVER:
         least += config["num_reserved_decode_tokens"] + page
     factor = float(rng.choice([1, 1.2, 2, 4, 20]))
-    if stored:  # what is asked again has left device and host
+    if "hicache_storage_backend" in config:  # what is asked again has left device and host
         factor = float(np.random.default_rng([seed, 61]).choice([1, 1.2, 2]))
     config["max_total_tokens"] = -(-int(least * factor) // page) * page
     most_running = config["max_total_tokens"] // 2  # as SGLang bounds it
@@ -84,6 +82,7 @@ def random_case(seed: int, requests: int) -> Case:
         max(config["max_running_requests"], least_running), most_running
     )
     _windows(np.random.default_rng([seed, 73]), config, least)
+    _state_pool(np.random.default_rng([seed, 89]), config)
     return case
 
 
@@ -200,9 +199,9 @@ def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> Non
     which each server can run any request alone; the longest one takes at most `request_tokens`.
     """
     is_drawn = rng.random() >= 2 / 3
-    hosted = config.get("enable_hierarchical_cache", False)
+    apart = config.get("enable_hierarchical_cache", False) or keeps_states(config)
     drafts_alone = "speculative_algorithm" in config and config["disable_radix_cache"]
-    if not is_drawn or hosted or drafts_alone:
+    if not is_drawn or apart or drafts_alone:
         return
     cut = config["chunked_prefill_size"] > 0
     ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
@@ -218,6 +217,44 @@ def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> Non
     window = {"sliding_window": min(int(rng.choice([1, 16, 127, 128, 500])), most)}
     if all(_decodes_alone(server | window, request_tokens) for server in decoding):
         config |= config_of_ratio | window
+
+
+def _states(rng: np.random.Generator, config: Case) -> None:
+    """Gives half of the cases that can have them layers that keep states, a sixth of those without
+    a prefix cache; most have so few running requests that the cache loses some.
+    """
+    apart = ("enable_hierarchical_cache", "disaggregation_mode")
+    share = 1 / 6 if config["disable_radix_cache"] else 1 / 2
+    if rng.random() >= share or any(name in config for name in apart):
+        return
+    copies = config["page_size"] == 1 and rng.random() < 0.4
+    most_running = int(rng.choice([1, 2, 4, 8, 64]))
+    config |= {
+        "mamba_radix_cache_strategy": "no_buffer" if copies else "extra_buffer",
+        "mamba_track_interval": int(rng.choice([256, 256, 64, 128])),
+        "mamba_chunk_size": int(rng.choice([64, 64, 64, 16, 128, 256])),
+        "disable_overlap_schedule": config["disable_overlap_schedule"] or copies,
+        "max_running_requests": min(config["max_running_requests"], most_running),
+    }
+
+
+def _lazy_states(rng: np.random.Generator, config: Case) -> None:
+    """Lets a quarter of the cases with spare slots for states that can do so take the second one
+    for the steps alone that write there.
+    """
+    drafts = "speculative_algorithm" in config
+    apart = drafts or config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    if rng.random() < 1 / 4 and keeps_states(config) and not apart:
+        config["mamba_radix_cache_strategy"] = LAZY
+
+
+def _state_pool(rng: np.random.Generator, config: Case) -> None:
+    """Gives layers that keep states a pool of as many as SGLang wants at least, or more."""
+    if not keeps_states(config):
+        return
+    of_request = states_of_request(spare_states_of(config), caches=caches(config))
+    factor = float(rng.choice([1, 1, 1, 1.3, 2, 8]))
+    config["max_mamba_cache_size"] = int(config["max_running_requests"] * of_request * factor)
 
 
 def _longest_window(config: Case) -> int:
@@ -267,6 +304,27 @@ def _name_by_arrival(case: Case) -> None:
         case["requests"][index]["id"] = f"r{row:05d}"
 
 
+def _come_back(seed: int, case: Case, longest: int) -> None:
+    """Lets prompts come again where a cache keeps or loses more of them than KV on the device."""
+    config, requests = case["config"], case["requests"]
+    if keeps_states(config):
+        again = np.random.default_rng([seed, 83])
+        _ask_again(again, requests, longest, 0.5)
+        _ask_more(again, requests, longest)
+    if config.get("enable_hierarchical_cache", False):
+        stored = "hicache_storage_backend" in config
+        share, factors = (0.8, [1, 3, 10]) if stored else (0.5, [1])
+        _ask_again(np.random.default_rng([seed, 37]), requests, longest, share)
+        _stretch(np.random.default_rng([seed, 67]), requests, factors)
+
+
+def _rise(case: Case) -> None:
+    """Who comes later is the more important."""
+    sign = -1 if case["config"]["schedule_low_priority_values_first"] else 1
+    for i, request in enumerate(case["requests"]):
+        request["priority"] += sign * (i // 3)
+
+
 def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int, share: float) -> None:
     """Some requests have the prompt of an earlier one, which may have left the device."""
     for i in range(1, len(requests)):
@@ -275,6 +333,16 @@ def _ask_again(rng: np.random.Generator, requests: list[Case], longest: int, sha
             request["segments"] = requests[int(rng.integers(i))]["segments"]
             room = longest - sum(length for _, length in request["segments"])
             request["output_len"] = min(request["output_len"], room)
+
+
+def _ask_more(rng: np.random.Generator, requests: list[Case], longest: int) -> None:
+    """Some prompts go on behind what others ask, too."""
+    for i, request in enumerate(requests):
+        room = longest - sum(length for _, length in request["segments"])
+        more = min(int(rng.choice([0, 0, 30, 64, 200, 700])), room - 1)
+        if more > 0:
+            request["segments"] = [*request["segments"], [5_000 + i, more]]
+            request["output_len"] = min(request["output_len"], room - more)
 
 
 def _stretch(rng: np.random.Generator, requests: list[Case], factors: list[int]) -> None:

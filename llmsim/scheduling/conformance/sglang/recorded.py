@@ -63,6 +63,12 @@ class _Config(msgspec.Struct):
     enable_hierarchical_cache: bool = False
     sliding_window: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     swa_full_tokens_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    max_mamba_cache_size: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    mamba_radix_cache_strategy: Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"] = (
+        "extra_buffer"
+    )
+    mamba_track_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 256
+    mamba_chunk_size: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     hicache_ratio: Annotated[float, Meta(gt=0, le=1 << 10)] = 2.0
     hicache_write_policy: Literal["write_through", "write_through_selective", "write_back"] = (
         "write_through"

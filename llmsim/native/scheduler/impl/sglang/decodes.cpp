@@ -148,6 +148,18 @@ void Sglang::form_decodes(Batch& batch, Decode kind) {
       run({request, 1, s.num_tokens + held.ahead - 1, s.epoch, 0, /*emits=*/true}, batch);
     }
   }
+  launch_states_of_decodes(kind);
+}
+
+// Decodes that join a step of prompts save nothing there.
+void Sglang::launch_states_of_decodes(Decode kind) {
+  SglangStates* states = memory_.states();
+  if (states == nullptr) return;
+  for (const RequestId request : running())
+    states->launch_decode(held_[at(request)].states, sequences_[request].num_computed);
+  if (kind != Decode::kPlain) return;
+  for (const RequestId request : running())
+    states->join_prompts(held_[at(request)].states, sequences_[request].num_computed);
 }
 
 }  // namespace llmsim

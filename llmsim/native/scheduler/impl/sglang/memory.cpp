@@ -1,12 +1,21 @@
 #include "scheduler/impl/sglang/memory.h"
 
+#include <algorithm>
+
 namespace llmsim {
 
-// Without windows the node that ends with the prompt is a node of its own, so that the answer can
+// Without windows and states the prompt ends with a node of its own, so that the answer can
 // go without it. Where others had computed more of the prompt than was found, for their windows
 // were gone, the tree takes the prompt up to there, with the window of this request.
-void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then) {
+void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t computed,
+                              Then then) {
   if (!caching_) return;
+  std::int32_t up_to = std::min(computed, sequences_[request].num_tokens);
+  if (states_) {
+    up_to = states_->cached_end(held.states, computed, up_to);
+    if (up_to == 0) return;
+    if (then == Then::kGoesOn) make_room_for_given_state(held);
+  }
   const auto page = static_cast<std::int32_t>(page_);
   const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
   const bool branches = held.branch > held.kept && held.branch <= named;
@@ -18,9 +27,10 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
                                                         .inserted = held.inserted / page,
                                                         .window_from = held.behind_window / page});
   take_back({taken.copies, taken.window_copies});
+  if (states_) hand_over_state(held, then, taken.state);
   held.inserted = std::max(held.inserted, pages * page);
   const std::int32_t prompt = keys_.whole_pages(sequences_[request].prompt_tokens);
-  if (!windowed() && prompt > 0 && prompt < pages)
+  if (!windowed() && !states_ && prompt > 0 && prompt < pages)
     tree_.insert(request, {.pages = prompt, .own = prompt, .inserted = prompt});
   lock(held, taken.end.node);
   held.kept = pages * page;
@@ -40,6 +50,52 @@ void SglangMemory::slide_window(SglangHeld& held, std::int64_t computed, std::in
   held.behind_window = static_cast<std::int32_t>(end);
 }
 
+void SglangMemory::make_room_for_states(std::int64_t slots) {
+  while (states_->available() < slots) {
+    const RadixTree::Freed freed = tree_.evict_state();
+    if (freed.states == 0) break;
+    take_back(freed);
+  }
+}
+
+// The request has computed on from the state behind its prefix.
+void SglangMemory::make_room_for_given_state(const SglangHeld& held) {
+  const bool gives_up = states_->gives_up_prefix() && states_->available() == 0;
+  if (gives_up) tree_.unlock_state(held.locked);
+  make_room_for_states(1);
+  if (gives_up) tree_.lock_state(held.locked);
+}
+
+// The state that it copies is not to make room for the copy.
+void SglangMemory::copy_state(SglangHeld& held) {
+  if (!states_ || held.found == RadixTree::kRoot) return;
+  const RadixTree::WindowTop top = tree_.lock(held.found);
+  make_room_for_states(1);
+  tree_.unlock(held.found, top);
+  states_->take(held.states, 1);
+}
+
+void SglangMemory::take_states(std::span<const RequestId> requests, std::vector<SglangHeld>& all) {
+  if (!states_) return;
+  std::int64_t missing = 0;
+  for (const RequestId request : requests)
+    missing += states_->of_request() - all[static_cast<std::size_t>(request)].states.slots;
+  make_room_for_states(missing);
+  for (const RequestId request : requests)
+    states_->take(all[static_cast<std::size_t>(request)].states, states_->of_request());
+}
+
+// A request that goes on has as many slots as before.
+void SglangMemory::hand_over_state(SglangHeld& held, Then then, bool taken) {
+  held.states.saved = held.states.before = 0;
+  if (!taken) return;
+  if (then == Then::kGoesOn) {
+    states_->take(1);
+  } else {
+    states_->give_away(held.states);
+  }
+}
+
 bool SglangMemory::load_back(SglangHeld& held) {
   const RadixTree::WindowTop top = tree_.lock(held.last);
   const RadixTree::HostPin pin = host_->pin(held.last);
@@ -54,6 +110,7 @@ void SglangMemory::release(SglangHeld& held) {
   free_ += own_pages(held);
   if (windowed()) window_free_ += own_window_pages(held);
   unlock(held);
+  if (states_) states_->release(held.states);
   held.row = false;
   held.behind_window = held.branch = held.chunks = held.decodes = 0;
   held.slots = held.paged = held.kept = held.prefix = held.end = held.inserted = 0;
@@ -62,15 +119,18 @@ void SglangMemory::release(SglangHeld& held) {
 }
 
 bool SglangMemory::consistent(std::span<const SglangHeld> all) const {
-  std::int64_t own = 0, own_windows = 0;
+  std::int64_t own = 0, own_windows = 0, own_states = 0;
   for (const SglangHeld& held : all) {
+    own_states += held.states.slots;
     if (!held.row) continue;
     own += own_pages(held);
     own_windows += own_window_pages(held);
   }
   const bool windows =
       !windowed() || window_free_ + tree_.window_held() + own_windows == window_pages_;
-  return tree_.consistent() && windows && free_ + tree_.held() + own == pages_ &&
+  const bool states =
+      !states_ || states_->available() + tree_.states_held() + own_states == states_->capacity();
+  return tree_.consistent() && windows && states && free_ + tree_.held() + own == pages_ &&
          (!host_ || host_->consistent());
 }
 

@@ -1,7 +1,7 @@
 // The KV cache of SGLang as its scheduler counts it: free slots, the radix tree, and rows of the
 // table from requests to slots. Layers with a window may have slots of their own
 // (mem_cache/allocator/swa.py): a request takes both, and gives those back that its window has
-// left.
+// left. Layers that keep states have a pool of these (states.h).
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "kv/radix/radix_tree.h"
 #include "request/sequence_table.h"
 #include "scheduler/impl/sglang/hicache/host_cache.h"
+#include "scheduler/impl/sglang/states.h"
 #include "scheduler/window_pool_config.h"
 
 namespace llmsim {
@@ -52,6 +53,7 @@ struct SglangHeld {
   std::int32_t behind_window = 0, branch = 0;
   std::int32_t chunks = 0, decodes = 0;  // steps that it has been in since it was admitted
   RadixTree::WindowTop window_top = 0;   // of its lock
+  SglangHeldStates states;
 };
 
 // Slots come in pages. A page is free, in the tree, or a request's own.
@@ -59,8 +61,8 @@ class SglangMemory {
  public:
   SglangMemory(std::int32_t pages, std::int32_t page_size, std::int32_t rows, bool caching,
                const SequenceTable& sequences, std::int32_t lookahead,
-               const WindowPoolConfig& windows, const HostCacheConfig& host,
-               HostCacheCounters& counters)
+               const WindowPoolConfig& windows, const StatePoolConfig& states,
+               const HostCacheConfig& host, HostCacheCounters& counters)
       : page_(page_size),
         pages_(pages),
         free_(pages),
@@ -72,7 +74,9 @@ class SglangMemory {
         caching_(caching),
         sequences_(sequences),
         keys_(page_size, sequences, lookahead),
-        tree_(keys_) {
+        tree_(keys_),
+        states_(SglangStates::make(states)) {
+    if (states_) tree_.keep_states();
     if (windows.on()) tree_.keep_windows((windows.window + page_size - 1) / page_size);
     if (!host.on()) return;
     const auto make_room = [this](std::int32_t pages) { return this->make_room(pages * page_); };
@@ -118,6 +122,7 @@ class SglangMemory {
     held.found = match.node;
     held.last = match.last;
     held.on_host = match.host_pages * page;
+    if (states_) states_->found(held.states, match.pages * page, match.held_pages * page);
     if (windowed() && match.held_pages > match.pages) held.branch = match.held_pages * page;
     return match.pages * page;
   }
@@ -138,6 +143,15 @@ class SglangMemory {
     tree_.unlock_windows(held.locked, held.window_top);
     held.window_top = RadixTree::kNoWindow;
   }
+  // Null: no layer keeps one.
+  SglangStates* states() { return states_.get(); }
+  // A request that is tried takes a copy of the state that its prefix ends with; or gives it back.
+  void copy_state(SglangHeld& held);
+  void return_state(SglangHeld& held) {
+    if (states_) states_->release(held.states);
+  }
+  // Requests of a step of prompts have slots for their states.
+  void take_states(std::span<const RequestId> requests, std::vector<SglangHeld>& all);
   // Brings what only the host holds of a request's prefix to the device; false where it is too
   // little, or finds no room.
   bool load_back(SglangHeld& held);
@@ -183,10 +197,10 @@ class SglangMemory {
     held.slots = held.paged = held.kept;
     --rows_;
   }
-  // The tree takes over what the request has computed up to a token. One that goes on gives back
-  // what its window has left.
+  // The tree takes over what the request has computed, as far as its tokens count. One that goes on
+  // gives back what its window has left.
   enum class Then : std::uint8_t { kGoesOn, kEnds };
-  void checkpoint(RequestId request, SglangHeld& held, std::int32_t up_to, Then then);
+  void checkpoint(RequestId request, SglangHeld& held, std::int32_t computed, Then then);
   // So many tokens are computed: slots that the window has left are free, once they are `interval`.
   void slide_window(SglangHeld& held, std::int64_t computed, std::int64_t interval);
   // The request gives everything back that is its own.
@@ -194,8 +208,14 @@ class SglangMemory {
   bool consistent(std::span<const SglangHeld> all) const;
 
  private:
+  void make_room_for_states(std::int64_t slots);
+  // One more, which the prefix cache gets from a request.
+  void make_room_for_given_state(const SglangHeld& held);
+  // The prefix cache has taken the state of a request, which goes on or has ended; or had one.
+  void hand_over_state(SglangHeld& held, Then then, bool taken);
   void take_back(const RadixTree::Freed& freed) {
     free_ += freed.pages;
+    if (states_) states_->take_back(freed.states);
     if (windowed()) window_free_ += freed.window_pages;
   }
   // Pages that are the request's own, and those of layers with a window.
@@ -211,6 +231,7 @@ class SglangMemory {
   const SequenceTable& sequences_;
   PageKeys keys_;
   RadixTree tree_;
+  std::unique_ptr<SglangStates> states_;
   std::unique_ptr<SglangHostCache> host_;
 };
 

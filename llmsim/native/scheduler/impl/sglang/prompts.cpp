@@ -173,6 +173,7 @@ PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   held.prefix = held.kept = memory_.match(request, known(request) - 1, held);
   held.filled = known(request);
   if (config_.output_length_known && !memory_.caching()) return admit_unshared(request, budget);
+  memory_.copy_state(held);
   const std::int64_t needed =
       known(request) - held.prefix + answer_left(request) + memory_.page_size();
   const RadixTree::NodeId found = held.found;
@@ -189,6 +190,7 @@ PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   }
   if (admission.tokens <= 0) {
     memory_.tree().unlock(found, top);
+    memory_.return_state(held);
     return admission.refused;
   }
   memory_.lock(held, locked);  // and stays so
@@ -268,6 +270,7 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
   const std::int64_t page = memory_.page_size();
   if (memory_.host() != nullptr) batch.load = memory_.host()->start_loads();
   slide_windows_of_prompts();
+  memory_.take_states(chosen_, held_);
   memory_.make_room(page == 1 ? tokens : tokens + std::ssize(chosen_) * page);
   for (const RequestId request : first) {
     Sequence& s = sequences_[request];
@@ -281,6 +284,8 @@ void Sglang::form_prompts(Ps now, Batch& batch) {
     SglangHeld& held = held_[at(request)];
     memory_.grow(held, held.end);
     ++held.chunks;
+    if (memory_.states() != nullptr)
+      memory_.states()->compute_prompt(held.states, held.prefix, held.end);
     held.committed = held.end;
     const bool emits = held.end == known(request);
     run({request, held.end - held.prefix, held.prefix, sequences_[request].epoch, 0, emits}, batch);

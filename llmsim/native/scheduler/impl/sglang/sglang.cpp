@@ -39,9 +39,10 @@ SchedulerKind kind() {
 const RegisterScheduler kSglang(kind());
 
 // Tokens behind a page that its drafter has read: EAGLE's and MTP's see each token with the next
-// one.
+// one. Beside states the names of pages leave that out.
 std::int32_t reads_ahead(const SchedulerConfig& config) {
-  return config.speculation.on() && (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
+  return config.speculation.on() && !config.state_pool.on() &&
+         (config.kv.drops_last_hit || config.kv.key_lookahead > 0);
 }
 
 double conservativeness(const SchedulerConfig& config) {
@@ -73,7 +74,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       drafts_(config),
       memory_(config.kv.num_blocks - 1, config.kv.block_size, rows(config),
               config.kv.prefix_caching, sequences, reads_ahead(config), config.window_pool,
-              config.host_cache, counters_.host_cache),
+              config.state_pool, config.host_cache, counters_.host_cache),
       held_(sequences.size()),
       micro_batches_(static_cast<std::size_t>(std::max(config.stages, config.micro_batches))),
       recv_interval_(value_of(kRecvInterval, config.parameters)),
@@ -346,6 +347,7 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
     memory_.host()->begin_pass(last_output_);
     memory_.host()->poll(last_output_);
   }
+  if (prompts == 0) note_saved_states(batch.items);
   for (std::size_t i = 0; i < prompts; ++i) receive(batch.items[i], /*decodes=*/false, finished);
   receive_decodes(std::span(batch.items).subspan(prompts), finished);
   if (memory_.host() != nullptr) memory_.host()->flush(log_.output_time());
@@ -355,6 +357,16 @@ void Sglang::update(const Batch& batch, std::vector<RequestId>& finished) {
 
 std::int32_t Sglang::answer_limit(RequestId request) const {
   return std::min(std::max(1, held_[at(request)].limit), sequences_.max_tokens(request));
+}
+
+// Decodes that join a step of prompts save none.
+void Sglang::note_saved_states(std::span<const Item> items) {
+  if (memory_.states() == nullptr) return;
+  for (const Item& item : items) {
+    SglangHeld& held = held_[at(item.request)];
+    if (held.row && sequences_[item.request].epoch == item.epoch)
+      memory_.states()->decoded(held.states, held.committed, held.committed + 1 + accepted(item));
+  }
 }
 
 void Sglang::receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished) {
@@ -447,8 +459,7 @@ void Sglang::receive_tokens(const Item& item) {
 void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
-  memory_.checkpoint(request, held, std::min(written, sequences_[request].num_tokens),
-                     SglangMemory::Then::kEnds);
+  memory_.checkpoint(request, held, written, SglangMemory::Then::kEnds);
   memory_.release(held);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }

@@ -291,6 +291,7 @@ class Sglang final : public Scheduler,
   enum class Decode : std::uint8_t { kVerifies, kPlain };
   void form_decodes(Batch& batch, Decode kind);
   void slide_windows_of_decodes();
+  void launch_states_of_decodes(Decode kind);
   void make_room_for_decodes();
   // Slots that it has after its next decode.
   std::int64_t slots_to_decode(const SglangHeld& held) const;
@@ -299,6 +300,7 @@ class Sglang final : public Scheduler,
   void verify(RequestId request, Batch& batch);
   void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
   void receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished);
+  void note_saved_states(std::span<const Item> items);
   // Outputs of one token of its decodes, which end nothing until its last one.
   void note_plain_outputs(RequestId request);
   // The drafts that held, the token behind them, and those of both that the answer takes.

@@ -20,4 +20,8 @@ class LlamaForCausalLM(torch.nn.Module):  # type: ignore[misc]
             pass
 
 
-EntryClass = LlamaForCausalLM
+class Qwen3NextForCausalLM(LlamaForCausalLM):
+    """Likewise, where some layers keep states."""
+
+
+EntryClass = [LlamaForCausalLM, Qwen3NextForCausalLM]

@@ -1,0 +1,103 @@
+#include "scheduler/impl/sglang/states.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace llmsim {
+
+namespace {
+
+// `no_buffer`: a state stands wherever a request has computed to, and nowhere before that.
+class CopiedStates final : public SglangStates {
+ public:
+  explicit CopiedStates(const StatePoolConfig& config) : SglangStates(config) {}
+
+  std::int32_t cached_end(const SglangHeldStates&, std::int32_t computed,
+                          std::int32_t known) const override {
+    return computed <= known ? computed : 0;
+  }
+  void found(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
+  void compute_prompt(SglangHeldStates&, std::int32_t, std::int32_t) const override {}
+  void decoded(SglangHeldStates&, std::int32_t, std::int32_t) override {}
+};
+
+// `extra_buffer`: kernels save states while they compute.
+class SavedStates : public SglangStates {
+ public:
+  explicit SavedStates(const StatePoolConfig& config) : SglangStates(config) {}
+
+  // An answer may end in front of the last state, and one spare slot holds no other.
+  std::int32_t cached_end(const SglangHeldStates& held, std::int32_t,
+                          std::int32_t known) const override {
+    if (held.saved <= known) return held.saved;
+    return config_.spare > 1 && held.before <= known ? held.before : 0;
+  }
+  void found(SglangHeldStates& held, std::int32_t prefix, std::int32_t computed) const override {
+    const std::int32_t branch = computed / config_.prompt_interval * config_.prompt_interval;
+    held.branch = branch > prefix ? branch : 0;
+  }
+  // One state is saved for each step: the last one, or where the prompt leaves those of others.
+  void compute_prompt(SglangHeldStates& held, std::int32_t begin, std::int32_t end) const override {
+    const std::int32_t interval = config_.prompt_interval;
+    if (end - begin < interval) return;
+    held.saved = begin + (end - begin) / interval * interval;
+    const bool branches = held.branch > begin && held.branch < held.saved;
+    if (branches && (held.branch - begin) % interval == 0) held.saved = held.branch;
+  }
+  void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) override {
+    const std::int32_t interval = config_.answer_interval;
+    if (end / interval == begin / interval) return;
+    held.before = std::exchange(held.saved, end / interval * interval);
+  }
+};
+
+// `extra_buffer_lazy`: a step that finds no second slot writes over the state in the first one.
+class LazyStates final : public SavedStates {
+ public:
+  explicit LazyStates(const StatePoolConfig& config) : SavedStates(config) {}
+
+  void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) override {
+    SavedStates::decoded(held, begin, end);
+    if (saves(end)) take(held, of_request());
+  }
+  void launch_decode(SglangHeldStates& held, std::int32_t end) override {
+    if (!saves(end)) return;
+    if (available() > 0) {
+      take(held, of_request() + 1);
+    } else {
+      held.saved = 0;
+    }
+  }
+  void join_prompts(SglangHeldStates& held, std::int32_t end) override {
+    if (saves(end)) take(held, of_request());
+  }
+  bool gives_up_prefix() const override { return true; }
+
+ private:
+  bool saves(std::int32_t end) const { return end % config_.answer_interval == 0; }
+};
+
+}  // namespace
+
+void SglangStates::launch_decode(SglangHeldStates&, std::int32_t) {}
+void SglangStates::join_prompts(SglangHeldStates&, std::int32_t) {}
+
+std::unique_ptr<SglangStates> SglangStates::make(const StatePoolConfig& config) {
+  if (!config.on()) return nullptr;
+  if (config.lazy) return std::make_unique<LazyStates>(config);
+  if (config.spare > 0) return std::make_unique<SavedStates>(config);
+  return std::make_unique<CopiedStates>(config);
+}
+
+void SglangStates::take(SglangHeldStates& held, std::int32_t slots) {
+  free_ -= slots - held.slots;
+  held.slots = slots;
+  if (free_ < 0) throw std::runtime_error("the pool of states holds too few for a request");
+}
+
+void SglangStates::release(SglangHeldStates& held) {
+  free_ += held.slots;
+  held = {};
+}
+
+}  // namespace llmsim
