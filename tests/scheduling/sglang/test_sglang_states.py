@@ -152,10 +152,14 @@ def test_hits_of_a_run_end_with_states() -> None:
     assert [int(tokens) for tokens in cached] == [0, 0, 384, 384, 384, 384]
 
 
-def test_the_kernels_of_state_spaces_hand_out_states_farther_apart() -> None:
-    """256 tokens, as SGLang takes it where config.json says nothing."""
-    cached = run_of("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16").requests["cached_tokens"]
-    assert [int(tokens) for tokens in cached] == [0, 0, 256, 256, 256, 256]
+@pytest.mark.parametrize(
+    ("model", "hit"),
+    [("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 384), ("tiiuae/Falcon-H1-7B-Base", 256)],
+)
+def test_kernels_of_state_spaces_hand_out_states_farther_apart(model: str, hit: int) -> None:
+    """128 tokens where config.json says so, and 256 where it says nothing, as SGLang takes it."""
+    cached = run_of(model).requests["cached_tokens"]
+    assert [int(tokens) for tokens in cached] == [0, 0, hit, hit, hit, hit]
 
 
 @pytest.mark.parametrize(
