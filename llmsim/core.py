@@ -153,6 +153,11 @@ class Workload(Struct, frozen=True, eq=False):
     """Of each row, the parts of its prompt that an encoder computes, in the order of offsets."""
     notes: tuple[str, ...] = ()
 
+    @property
+    def may_give_up(self) -> bool:
+        """Whether a client may leave before its answer ends."""
+        return self.timeout_ps is not None or self.cancel_after_tokens is not None
+
     def __len__(self) -> int:
         return len(self.arrival_ps)
 

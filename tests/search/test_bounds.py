@@ -164,6 +164,18 @@ def test_a_run_is_stopped_only_where_its_figure_ends_above_the_ceiling() -> None
                 assert stopped
 
 
+def test_a_run_is_stopped_by_requests_that_wait_unless_clients_give_up() -> None:
+    """Of ten requests three wait for 90 ms: the p90 of all will be above 60 ms, if they stay."""
+    ttft_ms, finished = np.full(10, 5.0), np.arange(10) < 7
+    columns = _columns(ttft_ms, finished)
+    columns["finish_ps"] = columns["first_token_ps"]
+    simulation: Any = SimpleNamespace(requests=lambda: columns, now_ps=90 * PS_PER_MS)
+    with pytest.raises(RunStopped):
+        Watch({"p90_ttft_ms": 60.0}, 10, np.full(10, 4))(simulation)
+    Watch({"p90_ttft_ms": 95.0}, 10, np.full(10, 4))(simulation)
+    Watch({"p90_ttft_ms": 60.0}, 10)(simulation)
+
+
 def _is_stopped(ttft_ms: np.ndarray, finished: np.ndarray, figure: str, ceiling: float) -> bool:
     columns = _columns(ttft_ms, finished)
     simulation: Any = SimpleNamespace(requests=lambda: columns)

@@ -116,7 +116,9 @@ class _Run:
         full = costly or bool(options.require)
         causes = full or any(BLOCK in name for name in self._asked.figures)
         simulation = replace(prepared.simulation, record_sources=full, record_row_waits=causes)
-        watch = Watch(self._asked.ceilings, len(prepared.workload))
+        load = prepared.workload
+        asked_tokens = None if load.may_give_up else load.output_tokens
+        watch = Watch(self._asked.ceilings, len(load), asked_tokens)
         results = simulate(prepared.lowered, prepared.workload, simulation, watch)
         if options.require:
             from llmsim.api.verdicts.provenance_gate import require

@@ -3,13 +3,16 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmsim.core import RequestColumns
-from llmsim.results.requests.ceilings import Ceiling
-from llmsim.results.requests.metrics import latencies
+from llmsim.results.requests.ceilings import Ceiling, least_latencies
+from llmsim.results.requests.metrics import Latencies, latencies
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from llmsim import _native
 
 Ceilings = Mapping[str, float]
@@ -37,20 +40,35 @@ class RunStopped(Exception):
 
 
 class Watch:
-    """Looks at a run while it goes on (`llmsim.simulate.Progress`)."""
+    """Looks at a run while it goes on (`llmsim.simulate.Progress`).
 
-    def __init__(self, ceilings: Ceilings, requests: int) -> None:
+    `asked_tokens` are the longest answers, shape (requests,): requests that go on have at least the
+    latencies of now. None where clients may give up, whose requests count in no latency.
+    """
+
+    def __init__(
+        self,
+        ceilings: Ceilings,
+        requests: int,
+        asked_tokens: "NDArray[np.integer[Any]] | None" = None,
+    ) -> None:
         self._ceilings = {figure: _ceiling(figure, most) for figure, most in ceilings.items()}
-        self._requests = requests
+        self._requests, self._asked_tokens = requests, asked_tokens
 
     def __call__(self, simulation: "_native.Simulation") -> None:
         """Raises RunStopped for the first figure that is certain to end above its ceiling."""
         if not self._ceilings:
             return
-        times = latencies(RequestColumns(**simulation.requests()))
+        times = self._certain(simulation)
         for figure, ceiling in self._ceilings.items():
             if ceiling.is_exceeded(times, self._requests):
                 raise RunStopped(figure, ceiling.most_ms)
+
+    def _certain(self, simulation: "_native.Simulation") -> Latencies:
+        columns = RequestColumns(**simulation.requests())
+        if self._asked_tokens is None:
+            return latencies(columns)
+        return least_latencies(columns, self._asked_tokens, simulation.now_ps)
 
 
 def _ceiling(figure: str, most_ms: float) -> Ceiling:
