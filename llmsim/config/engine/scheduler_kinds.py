@@ -20,7 +20,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "enable_chunked_prefill": "prompts that spread over steps (`enable_chunked_prefill`)",
         "no_enable_chunked_prefill": "whole prompts (`enable_chunked_prefill` false)",
         "enable_prefix_caching": "prefix cache (`enable_prefix_caching`)",
-        "hybrid_kv_cache": "layers that keep different parts of a sequence (windows, states)",
+        "hybrid_kv_cache": "one pool of layers that see windows or keep states, and others",
         "kv_tiers": "KV tiers (`--prefix-storage`)",
         "kv_tier_recall": "recalls beside the batch (`--kv-tier-recall async`)",
         "kv_tier_write_back": "KV tiers that are written late (`--kv-tier-write write-back`)",
