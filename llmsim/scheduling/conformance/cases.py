@@ -35,6 +35,14 @@ SEQUENCE_PS = 20 * PS_PER_US
 DEFAULT_MAX_MODEL_LEN = 8192
 EVENTS_PER_CALL = 1_000_000
 _PER_ADAPTER = 1 << 40
+_COUNTS = (
+    "running",
+    "waiting",
+    "free_blocks",
+    "free_blocks_after",
+    "free_states",
+    "free_states_after",
+)
 
 Case = dict[str, Any]
 MakeGroup = Callable[
@@ -363,7 +371,7 @@ def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:
             },
             **{
                 name: column[name][i]
-                for name in ("running", "waiting", "free_blocks", "free_blocks_after")
+                for name in _COUNTS
             },
             "preempted": sorted(lists["preempted"][i]),
             "finished": sorted(lists["finished"][i]),
