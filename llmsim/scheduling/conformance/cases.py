@@ -369,10 +369,7 @@ def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:
                 for name, j in zip(names, items, strict=True)
                 if column["item_drafts"][j]
             },
-            **{
-                name: column[name][i]
-                for name in _COUNTS
-            },
+            **{name: column[name][i] for name in _COUNTS},
             "preempted": sorted(lists["preempted"][i]),
             "finished": sorted(lists["finished"][i]),
         }
