@@ -96,6 +96,9 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     }.items():
         assert {case["config"][option] for case in keeping} == values
     assert any(step["preempted"] for case in keeping for step in case["steps"])
+    counted = [case["steps"] for case in keeping if "free_states" in case["steps"][0]]
+    for name in ("free_states", "free_states_after"):
+        assert any(len({step[name] for step in steps}) >= 4 for steps in counted)
     receiving = [case for case in cases if case["config"]["sliding_window"] > 0]
     receiving = [case for case in receiving if case["config"]["disaggregation_mode"] is not None]
     for option, values in {
@@ -199,7 +202,17 @@ def changed(tmp_path: Path, edit: Any) -> Path:
     return other
 
 
-@pytest.mark.parametrize("field", ["running", "waiting", "free_blocks", "free_blocks_after"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "running",
+        "waiting",
+        "free_blocks",
+        "free_blocks_after",
+        "free_states",
+        "free_states_after",
+    ],
+)
 def test_a_changed_step_is_found(
     tmp_path: Path, field: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

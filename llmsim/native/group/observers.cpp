@@ -57,6 +57,7 @@ void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& ba
   running.push_back(gauges.running);
   waiting.push_back(gauges.waiting);
   free_blocks.push_back(gauges.pool.free);
+  free_states.push_back(gauges.free_states);
   drafts_after.push_back(batch.drafts_after);
   const auto adapters = batch.features.lora.counts();
   adapter_use.insert(adapter_use.end(), adapters.begin(), adapters.end());
@@ -75,6 +76,7 @@ void ScheduleRecorder::built(Ps now, const Scheduler& scheduler, const Batch& ba
   item_offsets.push_back(static_cast<std::int64_t>(item_request.size()));
   end_ps.push_back(kNever);
   free_blocks_after.push_back(-1);
+  free_states_after.push_back(-1);
   if (!batch.empty()) in_flight_.push_back(static_cast<std::int32_t>(time_ps.size()) - 1);
 }
 
@@ -83,7 +85,9 @@ void ScheduleRecorder::completed(Ps now, const Scheduler& scheduler,
   const std::int32_t step = in_flight_.front();
   in_flight_.pop_front();
   end_ps[static_cast<std::size_t>(step)] = now;
-  free_blocks_after[static_cast<std::size_t>(step)] = scheduler.pool().free;
+  const Gauges gauges = scheduler.gauges();
+  free_blocks_after[static_cast<std::size_t>(step)] = gauges.pool.free;
+  free_states_after[static_cast<std::size_t>(step)] = gauges.free_states;
   for (const RequestId request : finished) {
     finished_step.push_back(step);
     finished_request.push_back(request);

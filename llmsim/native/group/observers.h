@@ -61,6 +61,7 @@ struct ScheduleTable {
   std::vector<Ps> time_ps;
   std::vector<Ps> end_ps;  // -1, like free_blocks_after, for a step that scheduled nothing
   std::vector<std::int32_t> running, waiting, free_blocks, free_blocks_after;
+  std::vector<std::int32_t> free_states, free_states_after;  // -1: there is no pool of states
   std::vector<std::int32_t> drafts_after;  // proposed at the end of the step for each sequence
   std::vector<std::int32_t> adapter_use;   // of each step those of AdapterUse, EncoderUse
   std::vector<std::int64_t> item_offsets{0};
@@ -76,6 +77,8 @@ struct ScheduleTable {
         Column{"waiting", &S::waiting},
         Column{"free_blocks", &S::free_blocks},
         Column{"free_blocks_after", &S::free_blocks_after},
+        Column{"free_states", &S::free_states},
+        Column{"free_states_after", &S::free_states_after},
         Column{"drafts_after", &S::drafts_after},
         Column{"adapter_use", &S::adapter_use},
         Column{"item_offsets", &S::item_offsets},

@@ -58,6 +58,8 @@ struct Gauges {
   // Blocks, neither free nor cached, that only copies beside the steps hold, where nothing runs.
   std::int32_t copied = 0;
   PoolState pool;
+  // Free slots of a pool of states beside the blocks; -1: there is no such pool.
+  std::int32_t free_states = -1;
 };
 
 // Decides what each step of a group runs; owns the group's queues and KV cache. Batches complete in

@@ -35,6 +35,14 @@ SEQUENCE_PS = 20 * PS_PER_US
 DEFAULT_MAX_MODEL_LEN = 8192
 EVENTS_PER_CALL = 1_000_000
 _PER_ADAPTER = 1 << 40
+_COUNTS = (
+    "running",
+    "waiting",
+    "free_blocks",
+    "free_blocks_after",
+    "free_states",
+    "free_states_after",
+)
 
 Case = dict[str, Any]
 MakeGroup = Callable[
@@ -361,10 +369,7 @@ def _steps(columns: dict[str, Any], ids: list[str]) -> Iterator[Case]:
                 for name, j in zip(names, items, strict=True)
                 if column["item_drafts"][j]
             },
-            **{
-                name: column[name][i]
-                for name in ("running", "waiting", "free_blocks", "free_blocks_after")
-            },
+            **{name: column[name][i] for name in _COUNTS},
             "preempted": sorted(lists["preempted"][i]),
             "finished": sorted(lists["finished"][i]),
         }

@@ -54,6 +54,21 @@ def test_a_hit_ends_with_the_last_state_that_was_saved() -> None:
     assert hits_of([A, A], pool(20)) == [0, 384]
 
 
+def test_schedules_count_the_free_slots() -> None:
+    """A request holds its own and two spare ones, and behind its prompt the prefix cache one."""
+    short = prompt(("a", 200))
+    extra = {"state_pool": pool(20), "sglang_new_tokens": 8, "sglang_overlap": 1}
+    options = Options(
+        "sglang", block_size=1, blocks=BLOCKS, caching=True, keys=[short], extra=extra
+    )
+    schedule = run([(0, len(short), 3)], options).schedule(0)
+    assert schedule["free_states"].tolist() == [17, 16, 16]
+    assert schedule["free_states_after"].tolist() == [16, 16, 19]
+    apart = Options("sglang", block_size=1, blocks=BLOCKS, extra={"sglang_new_tokens": 8})
+    schedule = run([(0, 400, 3)], apart).schedule(0)
+    assert {*schedule["free_states"].tolist(), *schedule["free_states_after"].tolist()} == {-1}
+
+
 def test_without_spare_slots_a_state_stands_where_the_prompt_ended() -> None:
     """Or a chunk of it, of 256 tokens. The last token of a prompt is always computed, and no state
     stands in front of it.

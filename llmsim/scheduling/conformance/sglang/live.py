@@ -189,6 +189,7 @@ class Loop:
         self._copies = copies
         self._storage = copies.storage if copies is not None else None
         self._passes = IdlePasses(scheduler)
+        self._states = states.pool_of(scheduler, case["config"])
         if copies is not None:
             copies.clock = self
         if self._storage is not None:
@@ -450,6 +451,7 @@ class Loop:
             "waiting": self._waiting(),
             "free_blocks": self._free(),
             "preempted": sorted(self._retracted),
+            **self._states.free("free_states"),
         }
         self._retracted.clear()
         result = scheduler.run_batch(batch)
@@ -494,6 +496,7 @@ class Loop:
         self._content.update(self._satisfied)
         step["finished"] = sorted(before & ended)
         step["free_blocks_after"] = self._free()
+        step |= self._states.free("free_states_after")
 
     def _has_ended(self, request: Any) -> bool:
         """Whether a request ends with its answer, and a client that still waits for it."""

@@ -188,7 +188,7 @@ def _group(case: Case, index: int) -> "_native.GroupSpec":
         scheduler.output_length_known = not config["ends_with_stop_token"]
         if config.get("sliding_window", 0) > 0:
             scheduler.window_pool = _window_pool(config)
-        if keeps_states(config) and caches(config):
+        if keeps_states(config):
             scheduler.state_pool = _state_pool(config)
         if config.get("enable_hierarchical_cache", False):
             scheduler.host_cache = _host_cache(config)

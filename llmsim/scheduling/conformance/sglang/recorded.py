@@ -106,6 +106,8 @@ class _Step(msgspec.Struct):
     finished: list[str]
     free_blocks_after: _Count
     drafts: dict[str, _Count] | msgspec.UnsetType = msgspec.UNSET
+    free_states: _Count | msgspec.UnsetType = msgspec.UNSET
+    free_states_after: _Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Recorded(msgspec.Struct):

@@ -145,6 +145,10 @@ class SglangMemory {
   }
   // Null: no layer keeps one.
   SglangStates* states() { return states_.get(); }
+  // -1: there is no pool of them.
+  std::int32_t free_states() const {
+    return states_ ? static_cast<std::int32_t>(states_->available()) : -1;
+  }
   // A request that is tried takes a copy of the state that its prefix ends with; or gives it back.
   void copy_state(SglangHeld& held);
   void return_state(SglangHeld& held) {

@@ -205,7 +205,8 @@ Gauges Sglang::gauges() const {
           .parked = parked,
           .bound = sending_.size() + (takeover_ ? takeover_->num_expected() : 0),
           .copied = static_cast<std::int32_t>(copied),
-          .pool = {config_.kv.num_blocks, free + cached, cached}};
+          .pool = {config_.kv.num_blocks, free + cached, cached},
+          .free_states = memory_.free_states()};
 }
 
 // Copies between device and host have to end first; with storage, `pass_idle` knows.
