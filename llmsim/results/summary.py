@@ -48,10 +48,11 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     no value.
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs
-    of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of
-    `llmsim.costs`), `cost_plan`, `objectives` (of `llmsim.results.requests.classes`), and `notes`.
-    All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per
-    second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `stages` (of
+    its pipeline), `tables` (of `llmsim.costs`), `cost_plan`, `objectives` (of
+    `llmsim.results.requests.classes`), and `notes`. All of it is optional. Times end in their unit;
+    `duration` is in seconds, throughputs are per second, as in vLLM's benchmark. Holds no
+    wall-clock time: same run, same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
     objectives = info.get("objectives", Objectives())
@@ -266,7 +267,9 @@ def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, An
         if "operators" not in about or not results.table_rows:
             continue
         usage = group_usage(results, group.index)
-        shares = utilisation(about["operators"], usage, about.get("hardware"), span_ps)
+        shares = utilisation(
+            about["operators"], usage, about.get("hardware"), span_ps, about.get("stages", 1)
+        )
         busy = _rounded(usage.busy_ps / span_ps if span_ps else None)
         rows.append(
             {
