@@ -51,6 +51,10 @@ _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
         'only vLLM\'s native backend is modelled, and "{kv_offloading_size}" turns it on',
     ),
     (
+        ("enable_lora", "lora_modules"),
+        'adapters are those of the trace, and "{max_loras}" turns vLLM\'s slots for them on',
+    ),
+    (
         ("kv_transfer_config",),
         '"{kv_offloading_size}" is its OffloadingConnector, and `pd_type` of the cluster file '
         "its `kv_role`",
