@@ -56,6 +56,7 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
             "longest_requests": _longest_requests(g),
             "operators": tuple(op for op in g.operators if op.name not in g.hosted),
             "hardware": g.hardware,
+            "stages": len(g.layout.stage_layers or (1,)),
             "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
         }
         for g in lowered.groups

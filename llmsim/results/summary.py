@@ -48,10 +48,11 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
     no value.
 
     `info` says what the results do not know: `groups`, a list with, for each group, `ledger` (pairs
-    of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `tables` (of
-    `llmsim.costs`), `cost_plan`, `objectives` (of `llmsim.results.requests.classes`), and `notes`.
-    All of it is optional. Times end in their unit; `duration` is in seconds, throughputs are per
-    second, as in vLLM's benchmark. Holds no wall-clock time: same run, same bytes.
+    of label and bytes), `block_bytes`, `operators` and `hardware` (of `llmsim.model`), `stages` (of
+    its pipeline), `tables` (of `llmsim.costs`), `cost_plan`, `objectives` (of
+    `llmsim.results.requests.classes`), and `notes`. All of it is optional. Times end in their unit;
+    `duration` is in seconds, throughputs are per second, as in vLLM's benchmark. Holds no
+    wall-clock time: same run, same bytes.
     """
     energy, used = energy_block(results), _utilisation(results, info)
     objectives = info.get("objectives", Objectives())
@@ -87,7 +88,7 @@ def summary(results: Results, info: Mapping[str, Any]) -> dict[str, Any]:
         "circular_groups": list(results.circular),
         "horizon_s": None if results.horizon_ps is None else results.horizon_ps / PS_PER_S,
     }
-    error, without = system_error(block, _unlike(results, info))
+    error, without = system_error(block, _unlike(results, info), _asked_tok_s(results))
     if error is not None:
         block["system_error"] = error
     elif without:
@@ -160,6 +161,22 @@ def _unlike(results: Results, info: Mapping[str, Any]) -> list[str]:
     if info.get("layouts") is not None:
         found.append("switches of layouts")
     return found
+
+
+def _asked_tok_s(results: Results) -> float | None:
+    """Output tokens of the finished requests over the time from the first arrival to their last
+    one, which no server can shorten; None where they arrive at once. Later calls of a session
+    arrive when the server lets them, and do not count as arrivals.
+    """
+    rows = finished_rows(results.requests)
+    given_ps = results.workload.arrival_ps
+    own_ps = given_ps[rows]
+    own_ps = own_ps[own_ps >= 0]
+    if len(own_ps) == 0:
+        return None
+    span_ps = int(own_ps.max()) - int(given_ps[given_ps >= 0].min())
+    tokens = exact_sum(results.requests.emitted_tokens[rows])
+    return tokens * PS_PER_S / span_ps if span_ps else None
 
 
 def _throughput(results: Results) -> dict[str, Any]:
@@ -266,7 +283,9 @@ def _utilisation(results: Results, info: Mapping[str, Any]) -> list[dict[str, An
         if "operators" not in about or not results.table_rows:
             continue
         usage = group_usage(results, group.index)
-        shares = utilisation(about["operators"], usage, about.get("hardware"), span_ps)
+        shares = utilisation(
+            about["operators"], usage, about.get("hardware"), span_ps, about.get("stages", 1)
+        )
         busy = _rounded(usage.busy_ps / span_ps if span_ps else None)
         rows.append(
             {

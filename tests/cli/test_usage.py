@@ -258,6 +258,7 @@ def test_verbs_that_take_the_options_of_a_run_speak_of_it(
         ("--kv-offloading-backend", "; only vLLM's native backend is modelled, and \"--kv-off"),
         ("--kv-transfer-config", '; "--kv-offloading-size" is its OffloadingConnector, and `pd_'),
         ("--num-prompts", '; it is called "--num-reqs" here'),
+        ("--enable-lora", '; adapters are those of the trace, and "--max-loras" turns vLLM\'s slo'),
         ("--max-num-seq", ' (did you mean "--max-num-seqs"?)'),
     ],
 )
@@ -266,6 +267,15 @@ def test_words_of_other_tools_say_where_it_is(
 ) -> None:
     found = refusal(capsys, main, "llmsim", "run", option, "4")
     assert found.startswith(f"{option} is not an option of ") and f" run{said}" in found
+
+
+@pytest.mark.parametrize("given", [("init",), ("cluster", "m", "H100")])
+def test_ranks_of_data_parallelism_are_told_from_copies(
+    capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
+) -> None:
+    assert '; independent copies are "--instances"; engines that share experts are ' in refusal(
+        capsys, main, "llmsim", *given, "--dp", "4"
+    )
 
 
 def test_commands_without_a_cluster_name_no_cluster_file(
@@ -291,3 +301,36 @@ def test_words_of_other_tools_name_the_option_of_size(
 ) -> None:
     found = refusal(capsys, main, "llmsim", "size", "--model", "Qwen/Qwen3-8B", word, "1")
     assert found.startswith(f"{word} is not an option of ") and f" size{place}" in found
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--seed", "2", "--seed=3"], 'of --seed only the last value, "3", counts, not "2"; it '),
+        (["--seed=2", "--seed=4", "--seed", "3"], '"3", counts, not "2", "4"; it seeds '),
+        (["--output", "a.csv", "--output=b.csv"], 'of --output only the last value, "b.csv", co'),
+        (["--seed", "2", "--seed=2"], ""),
+        (["--disable-term", "second_stream", "--disable-term", "nothing"], ""),
+    ],
+)
+def test_a_value_that_a_later_one_replaces_is_told(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last one counts, as scripts expect that override a line; it is not dropped in silence."""
+    assert main(["run", "--cluster-config", "none.json", "--dataset", "none.jsonl", *given]) == 2
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == bool(said)
+    assert all(said in line for line in notes)
+
+
+def test_both_devices_of_a_size_are_asked_for_with_a_comma(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["size", "--model", "none", "--device", "H100", "--device", "H200"]) == 2
+    assert capsys.readouterr().err.startswith("llmsim: error: --slo is missing")
+    given = ["--model", "none", "--slo", "ttft:1", "--device", "H100", "--device", "H200"]
+    assert main(["size", *given]) == 2
+    assert capsys.readouterr().err.startswith(
+        'note: of --device only the last value, "H200", counts, not "H100"; it names a device, '
+        "several separated by commas"
+    )

@@ -426,6 +426,7 @@ def test_adapters_wait_for_a_slot_as_in_the_run_of_their_trace(tmp_path: Path) -
         (["--tokenizer", "/nowhere/tokenizer.json"], "--tokenizer /nowhere/tokenizer.json"),
         (["--max-concurrency", "3"], "--max-concurrency"),
         (["--tp-sise", "3"], "--tp-sise"),
+        (["--dataset=t.jsonl"], "--dataset: `llmsim serve` simulates what clients send"),
     ],
 )
 def test_wrong_options_are_told(

@@ -310,7 +310,7 @@ def test_all_operators_are_well_formed(model: ModelConfig, tp: int) -> None:
             Layout(2),
             "tp must divide intermediate_size 14337",
         ),
-        (MOE, Layout(2, 4), "ep must divide tp"),
+        (MOE, Layout(2, 4), "ep must divide tp, so raise tp to a multiple of 4, or lower ep"),
         (replace(MOE, num_experts=6), Layout(4, 4), "ep must divide the number of experts 6"),
         (replace(MOE, moe_intermediate_size=770), Layout(4), "intermediate size 770"),
         (replace(MOE, weight_block=(128, 128)), Layout(4), "quantisation blocks of 128 x 128"),

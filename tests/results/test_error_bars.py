@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim.results.error_bars import learnt
 
 pytest.importorskip("aiconfigurator_core")
 LOAD = "synthetic:n=8,rate=4,input=fixed:256,output=fixed:16"
@@ -49,3 +50,20 @@ def test_another_devices_tables_give_no_interval() -> None:
 def test_a_roofline_gives_no_interval_and_promises_none() -> None:
     found = summary(cost_source="roofline")
     assert not {"system_error", "without_system_error"} & found.keys()
+
+
+def test_no_server_is_faster_than_its_requests_arrive() -> None:
+    """99 gaps of the 100 arrivals take at least as long on a real server, however fast it is."""
+    load = "synthetic:n=100,rate=4,arrivals=fixed,input=fixed:256,output=fixed:64"
+    bars = llmsim.run(llmsim.Cluster.build(MODEL, "H100"), load).summary
+    throughput = bars["system_error"]["output_throughput"]
+    assert throughput["high"] == pytest.approx(100 * 64 * 4 / 99)
+    assert throughput["low"] < bars["output_throughput"] < throughput["high"]
+
+
+def test_requests_that_arrive_faster_than_they_are_served_do_not_bound_a_server() -> None:
+    load = "synthetic:n=100,rate=1000,arrivals=fixed,input=fixed:256,output=fixed:64"
+    bars = llmsim.run(llmsim.Cluster.build(MODEL, "H100"), load).summary
+    throughput, kind = bars["system_error"]["output_throughput"], bars["system_error"]["kind"]
+    edge = learnt()["figures"]["output_throughput"]["kinds"][kind]["high"]
+    assert throughput["high"] == pytest.approx(bars["output_throughput"] * edge, abs=1e-3)

@@ -137,7 +137,9 @@ def test_a_million_requests_are_checked_in_a_fraction_of_a_second() -> None:
     results = make_results(1000)
     requests = results.requests
     wide = {name: np.tile(column, 1000) for name, column in vars(requests).items()}
-    workload = replace(results.workload, input_tokens=np.tile(results.workload.input_tokens, 1000))
+    columns = ("arrival_ps", "input_tokens")
+    tiled = {name: np.tile(getattr(results.workload, name), 1000) for name in columns}
+    workload = replace(results.workload, **tiled)
     results = dataclasses.replace(
         results,
         workload=workload,

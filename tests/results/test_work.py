@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+import llmsim
 from llmsim.api.preparation.prepare import prepare, trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import GroupInfo
@@ -84,6 +85,20 @@ def test_four_ranks_do_a_quarter_each():
         4 * gemms
         == 2 * (parameter_count(group.model) - 2 * embedding - norms) * usage.scheduled_tokens
     )
+
+
+def test_pipeline_stages_share_the_work_of_one_device():
+    """A stage reads and computes its own layers: over all devices that is what one would do."""
+    done = {"mfu": [], "mbu": []}
+    for stages in (1, 2, 4):
+        cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", pp=stages)
+        summary = llmsim.run(cluster, "synthetic:n=1,rate=1,input=16,output=300").summary
+        (row,) = summary["utilisation"]
+        for share, sums in done.items():
+            assert row[f"{share}_busy"] < 1 / stages
+            sums.append(row[share] * stages * summary["duration"])
+    for one, two, four in done.values():
+        assert [two, four] == pytest.approx([one, one], rel=1e-3)
 
 
 def test_without_a_data_sheet_there_is_no_utilisation():

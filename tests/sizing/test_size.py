@@ -509,6 +509,10 @@ def test_every_class_meets_its_own_targets(capsys: pytest.CaptureFixture[str]) -
     ("change", "named"),
     [
         ({"slo": "chta=ttft:5"}, 'no request has the slo_class "chta"'),
+        (
+            {"slo": "a=ttft:5", "classes": "", "input": "fixed:9", "output_tokens": "fixed:9"},
+            'slo_class "a"; the load has no classes; `slo_class` of a trace names them',
+        ),
         ({"slo": "chat=ttft:5", "classes": ""}, "input"),
         ({"classes": "chat"}, "classes"),
         ({"classes": "chat:1", "rate": None, "dataset": "x.jsonl"}, "beside a dataset"),

@@ -356,6 +356,10 @@ def test_baseten_parquet_and_arrow(tmp_path):
             ':1:37: "output_length": expected "int | null", got',
         ),
         (
+            b'{"timestamp": 1, "input_length": -3, "output_length": 4}\n',
+            ':1:18: "input_length": expected "int" >= 0, got -3',
+        ),
+        (
             b'{"timestamp": 1, "input_length": 3, "output_length": 4}\n{"timestamp": 1,}\n',
             ":2:17: not valid JSON",
         ),

@@ -102,6 +102,11 @@ def command(
         raise InputError(
             f"`llmsim serve` needs the package {error.name}; pip install 'llmsim[serve]'"
         ) from None
+    if any(word.partition("=")[0] == "--dataset" for word in context.args):
+        raise InputError(
+            "--dataset: `llmsim serve` simulates what clients send; leave it out, or give it to "
+            "`llmsim run`"
+        )
     options = without_outputs(checked_options([*context.args, "--dataset", "live requests"]))
     key = "" if api_key_file is None else _key(api_key_file)
     with ExitStack() as stack:

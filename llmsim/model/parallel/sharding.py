@@ -173,7 +173,10 @@ def _expert_rules(model: ModelConfig, layout: Layout) -> list[tuple[bool, str]]:
     ep = layout.ep
     width, shared = model.moe_intermediate_size, model.shared_expert_intermediate_size
     return [
-        (layout.expert_ranks % ep == 0, f"ep must divide {_devices(layout)}"),
+        (
+            layout.expert_ranks % ep == 0,
+            f"ep must divide {_devices(layout)}, so raise tp to a multiple of {ep}, or lower ep",
+        ),
         (
             model.num_experts % ep == 0,
             f"ep must divide the number of experts {model.num_experts}",

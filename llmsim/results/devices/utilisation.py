@@ -129,10 +129,15 @@ def _context_work(op: Attention, usage: GroupUsage) -> tuple[int, int]:
 
 
 def utilisation(
-    operators: Sequence[Operator], usage: GroupUsage, hardware: Hardware | None, span_ps: int
+    operators: Sequence[Operator],
+    usage: GroupUsage,
+    hardware: Hardware | None,
+    span_ps: int,
+    stages: int = 1,
 ) -> Utilisation:
-    """Every rank does the same, so shares of one rank are the group's. `span_ps` is the time from
-    first to last.
+    """Every rank of a stage does the same, and `operators` are those of all pipeline stages, so
+    their work over the time of one rank of each stage is the group's share. `span_ps` is the time
+    from first to last.
     """
     if hardware is None:
         return Utilisation(None, None, None, None)
@@ -147,7 +152,7 @@ def utilisation(
         peak = peak_flops_per_s(hardware, op.weight_dtype or "bf16")
         known = known and peak > 0
         compute_s += one.flops / peak if peak else 0.0
-    span_s, busy_s = span_ps / PS_PER_S, usage.busy_ps / PS_PER_S
+    span_s, busy_s = stages * span_ps / PS_PER_S, stages * usage.busy_ps / PS_PER_S
     known_s = compute_s if known else None
     return Utilisation(
         mfu=_part(known_s, span_s),

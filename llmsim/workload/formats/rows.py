@@ -139,8 +139,19 @@ def json_error(path: str, number: int, text: bytes, error: Exception) -> InputEr
         offset - (text.rfind(b"\n", 0, offset) + 1) + 1,
     )
     reason = _PATH.sub("", said)
-    reason = reason[0].lower() + reason[1:].replace("`", '"')
+    reason = reason[0].lower() + reason[1:].replace("`", '"') + _got(said, text, key)
     return InputError(f"{path}:{line}:{column}: " + (f'"{field}": {reason}' if field else reason))
+
+
+def _got(said: str, text: bytes, key: Sequence[str]) -> str:
+    """`, got` and the number of a field that is out of its range; empty where `said` tells what
+    there is, or where the key is there more than once.
+    """
+    if ", got" in said or not key:
+        return ""
+    number = rb'"' + re.escape(key[0].encode()) + rb'"\s*:\s*(-?\d[\d.eE+-]*)'
+    found = re.findall(number, text)
+    return f", got {found[0].decode()}" if len(found) == 1 else ""
 
 
 class CsvRows:
