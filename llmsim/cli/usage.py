@@ -3,8 +3,7 @@ have worked.
 """
 
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
@@ -42,11 +41,9 @@ class Command(_NoCompletion, TyperCommand):
         args = [self._dashed(word) for word in args]
         given = list(args)
         try:
-            left = super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
         except USAGE_ERROR as error:
             raise InputError(_sentence(error, self, ctx, given)) from None
-        _note_repeated(self, ctx, given)
-        return left
 
     def _dashed(self, word: str) -> str:
         """An option of this command that is written with underscores, as vLLM allows, in its own
@@ -81,40 +78,6 @@ class Group(_NoCompletion, TyperGroup):
                 f'"{args[0]}" is not a command of {ctx.command_path}{nearest(args[0], known)}; '
                 f"there are {', '.join(known)}"
             ) from None
-
-
-def _note_repeated(command: Any, ctx: Any, given: Sequence[str]) -> None:
-    """Says on stderr which value counts of an option that takes one and has several: the last, so
-    that a script's options can be overridden.
-    """
-    _, _, order = command.make_parser(ctx).parse_args(args=list(given))
-    for parameter in command.params:
-        takes_one = parameter.param_type_name == "option" and not (
-            parameter.multiple or parameter.is_flag or parameter.count
-        )
-        if not takes_one or sum(one is parameter for one in order) < 2:
-            continue
-        *earlier, last = _values(parameter, given)
-        dropped = [f'"{value}"' for value in dict.fromkeys(earlier) if value != last]
-        if dropped:
-            print(
-                f'note: of {_name(parameter, given)} only the last value, "{last}", counts, not '
-                f"{', '.join(dropped)}{_meaning(parameter)}",
-                file=sys.stderr,
-            )
-
-
-def _values(parameter: Any, given: Sequence[str]) -> Iterator[str]:
-    """Each value that `given` has for an option, in `--name VALUE`, `--name=VALUE` or `-nVALUE`."""
-    for place, word in enumerate(given):
-        name, equals, value = word.partition("=")
-        short = next((one for one in parameter.opts if one[1] != "-" and one == word[:2]), None)
-        if word in parameter.opts:
-            yield from given[place + 1 : place + 2]
-        elif equals and name in parameter.opts:
-            yield value
-        elif short:
-            yield word[2:]
 
 
 def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:

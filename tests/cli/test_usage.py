@@ -304,33 +304,21 @@ def test_words_of_other_tools_name_the_option_of_size(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "alike"),
     [
-        (["--seed", "2", "--seed=3"], 'of --seed only the last value, "3", counts, not "2"; it '),
-        (["--seed=2", "--seed=4", "--seed", "3"], '"3", counts, not "2", "4"; it seeds '),
-        (["--output", "a.csv", "--output=b.csv"], 'of --output only the last value, "b.csv", co'),
-        (["--seed", "2", "--seed=2"], ""),
-        (["--disable-term", "second_stream", "--disable-term", "nothing"], ""),
+        (["--slo", "tpot:1", "--device", "H100", "--device", "L40S"], ["--device", "H100,L40S"]),
+        (["--device", "H100", "--slo", "ttft:1", "--slo", "tpot:1"], ["--slo", "ttft:1,tpot:1"]),
     ],
 )
-def test_a_value_that_a_later_one_replaces_is_told(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_options_of_size_that_take_several_values_add_them_up(
+    given: list[str], alike: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last one counts, as scripts expect that override a line; it is not dropped in silence."""
-    assert main(["run", "--cluster-config", "none.json", "--dataset", "none.jsonl", *given]) == 2
-    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == bool(said)
-    assert all(said in line for line in notes)
-
-
-def test_both_devices_of_a_size_are_asked_for_with_a_comma(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["size", "--model", "none", "--device", "H100", "--device", "H200"]) == 2
-    assert capsys.readouterr().err.startswith("llmsim: error: --slo is missing")
-    given = ["--model", "none", "--slo", "ttft:1", "--device", "H100", "--device", "H200"]
-    assert main(["size", *given]) == 2
-    assert capsys.readouterr().err.startswith(
-        'note: of --device only the last value, "H200", counts, not "H100"; it names a device, '
-        "several separated by commas"
-    )
+    """Targets that no device meets: the answer names all of them, and all devices."""
+    others = {"--slo": "tpot:1", "--device": "H100"}
+    others.pop(alike[0])
+    asked = ["size", "--model", "Qwen/Qwen3-0.6B", "--rate", "1", "--max-devices", "1", "--json"]
+    found = []
+    for words in (given, [*alike, *(word for pair in others.items() for word in pair)]):
+        main([*asked, "--jobs", "1", *words])
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] and found[0]

@@ -25,10 +25,12 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--device",
-        help="Names a device, several separated by commas, or any: every device with a price.",
+        help="Names a device, several separated by commas or with the option for each, or any: "
+        "every device with a price.",
+        metavar="<str>",
         show_default=False,
     ),
 ]
@@ -60,11 +62,12 @@ Classes = Annotated[
     ),
 ]
 Slo = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--slo",
         help="Sets the targets in ms, such as ttft:1000,tpot:40,e2el:20000, or by class as "
-        "chat=ttft:300;batch=e2el:60000.",
+        "chat=ttft:300;batch=e2el:60000; given again, it adds targets.",
+        metavar="<str>",
         show_default=False,
     ),
 ]
@@ -75,9 +78,13 @@ MaxDevices = Annotated[
     int, typer.Option("--max-devices", help="Limits the devices of a deployment.")
 ]
 Architecture = Annotated[
-    str,
+    list[str],
     typer.Option(
-        "--architecture", help="Names what is tried: colocated, pd, afd (attention and FFN apart)."
+        "--architecture",
+        help="Names what is tried: colocated, pd, afd (attention and FFN apart), several separated "
+        "by commas or with the option for each.",
+        metavar="<str>",
+        show_default="colocated,pd",
     ),
 ]
 Node = Annotated[int, typer.Option("--devices-per-node", help="Sets the devices of a node.")]
@@ -134,7 +141,7 @@ def command(
     classes: Classes = "",
     percentile: Percentile = 99.0,
     max_devices: MaxDevices = 512,
-    architecture: Architecture = "colocated,pd",
+    architecture: Architecture = ["colocated", "pd"],  # noqa: B006  # typer copies it
     devices_per_node: Node = 8,
     engine_profile: Engine = "",
     emit: Emit = None,
@@ -154,10 +161,11 @@ def command(
         check_writable_folder(emit)
     for path in filter(None, (plot, html)):
         check_writable(path)
+    between = ";" if any("=" in targets for targets in slo) else ","
     answer = size(
         model,
-        device,
-        slo=slo,
+        ",".join(device),
+        slo=between.join(slo),
         rate=rate,
         concurrency=concurrency,
         dataset=dataset,
@@ -166,7 +174,7 @@ def command(
         classes=classes,
         percentile=percentile,
         max_devices=max_devices,
-        architecture=architecture,
+        architecture=",".join(architecture),
         devices_per_node=devices_per_node,
         engine_profile=engine_profile,
         seed=seed,
