@@ -606,9 +606,17 @@ def _reason(plan: Plan, role: str, question: Question, options: "LoweringOptions
         question.load, question.targets, question.load.level, FEWEST_VERIFIED
     )
     reason = pruned_reason(plan, load, _role_targets(question.targets, role), requests, options)
-    if not reason.name and plan.devices > question.max_devices:
-        return Reason(DEVICES, f"{plan.devices} devices", plan.devices)
+    devices = _fewest_devices(plan, role)
+    if not reason.name and devices > question.max_devices:
+        return Reason(DEVICES, f"{devices} devices", devices)
     return reason
+
+
+def _fewest_devices(plan: Plan, role: str) -> int:
+    """Of a deployment with an instance of the role, whose other role may have another layout."""
+    if role == "both":
+        return plan.devices
+    return plan.pools[1 if role == "decode" else 0].shape.devices + 1
 
 
 def _role_targets(targets: Targets, role: str) -> Targets:
