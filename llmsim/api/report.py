@@ -46,23 +46,10 @@ def short_summary_of(
 
 
 def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, Any]:
-    from llmsim.costs import OpCost
     from llmsim.results.afd import AfdSides
 
-    groups = [
-        {
-            "ledger": g.ledger.lines,
-            "block_bytes": g.ledger.block_bytes,
-            "longest_requests": _longest_requests(g),
-            "operators": tuple(op for op in g.operators if op.name not in g.hosted),
-            "hardware": g.hardware,
-            "stages": len(g.layout.stage_layers or (1,)),
-            "tables": [cost for cost in g.program_costs if isinstance(cost, OpCost)],
-        }
-        for g in lowered.groups
-    ]
     return {
-        "groups": groups,
+        "groups": [_group_info(group) for group in lowered.groups],
         "cost_plan": lowered.accounting.cost,
         "objectives": objectives,
         "layouts": lowered.layouts,
@@ -71,12 +58,31 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
             AfdSides(
                 one.groups[: one.attention_members],
                 one.groups[one.attention_members :],
-                {i: len(lowered.groups[i].layout.stage_layers or (1,)) for i in one.groups},
+                {index: _stages(lowered.groups[index]) for index in one.groups},
             )
             for one in lowered.lockstep_groups
             if one.afd is not None
         ],
     }
+
+
+def _group_info(group: "LoweredGroup") -> dict[str, Any]:
+    from llmsim.costs import OpCost
+
+    return {
+        "ledger": group.ledger.lines,
+        "block_bytes": group.ledger.block_bytes,
+        "longest_requests": _longest_requests(group),
+        "operators": tuple(op for op in group.operators if op.name not in group.hosted),
+        "hardware": group.hardware,
+        "stages": _stages(group),
+        "tables": [cost for cost in group.program_costs if isinstance(cost, OpCost)],
+    }
+
+
+def _stages(group: "LoweredGroup") -> int:
+    """Pipeline stages, each of which has devices of its own."""
+    return len(group.layout.stage_layers or (1,))
 
 
 def _longest_requests(group: "LoweredGroup") -> dict[str, Any] | None:

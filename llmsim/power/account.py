@@ -226,14 +226,7 @@ def _with_shares(
             continue
         own = [sum(account.added_to(node).values()) for account in mine]
         rest = sum(parts.values()) - sum(own)
-        weights = [account.device_ps // len(account.nodes) for account in mine]
-        if not sum(weights):
-            devices = [plan.devices_of_group[account.energy.group] for account in mine]
-            weights = [
-                count // len(account.nodes) for count, account in zip(devices, mine, strict=True)
-            ]
-        shares = [rest * weight // sum(weights) for weight in weights]
-        shares[0] += rest - sum(shares)
+        shares = _split(rest, _weights(plan, mine))
         for account, used, share in zip(mine, own, shares, strict=True):
             energy = groups[account.energy.group]
             assert energy is not None, "it has an account"
@@ -243,6 +236,25 @@ def _with_shares(
                 node_aj=(*energy.node_aj, (node, used + share)),
             )
     return tuple(groups)
+
+
+def _weights(plan: PowerPlan, accounts: Sequence[_Account]) -> list[int]:
+    """How long the devices on one node are each group's own; where they are nobody's, how many
+    there are.
+    """
+    times_ps = [account.device_ps // len(account.nodes) for account in accounts]
+    if sum(times_ps):
+        return times_ps
+    return [
+        plan.devices_of_group[account.energy.group] // len(account.nodes) for account in accounts
+    ]
+
+
+def _split(whole: int, weights: Sequence[int]) -> list[int]:
+    """Parts in proportion to weights; what does not divide is in the first one."""
+    parts = [whole * weight // sum(weights) for weight in weights]
+    parts[0] += whole - sum(parts)
+    return parts
 
 
 def _by_request(

@@ -72,11 +72,7 @@ def size(
     meets the targets, the answer's `best` is None.
     """
     check_kinds(KINDS, locals())
-    slo = pairs_text(slo)
-    if not isinstance(slo, str):
-        raise InputError(
-            f'slo is {type(slo).__name__}; give a text such as "ttft:500,tpot:30"', field="slo"
-        )
+    slo = _slo_text(slo)
     dataset = None if dataset is None else fspath(dataset)
     _between("jobs", jobs, 0, MOST_JOBS)
     load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
@@ -102,6 +98,16 @@ def size(
             return answer
         intervals = _intervals(answer.best, question, workers)
     return replace(answer, intervals=intervals, seeds=SEEDS if intervals else 0)
+
+
+def _slo_text(slo: object) -> str:
+    """Targets as a text; raises InputError for what is neither a text nor a mapping."""
+    text = pairs_text(slo)
+    if not isinstance(text, str):
+        raise InputError(
+            f'slo is {type(text).__name__}; give a text such as "ttft:500,tpot:30"', field="slo"
+        )
+    return text
 
 
 def _load(

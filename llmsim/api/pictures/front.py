@@ -81,11 +81,11 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     low, high = _span([one.y for one in points])
     places = [((one.x - left) / wide, (one.y - low) / high) for one in front]
     per_line = _characters(ax, NAME_SIZE)
-    leaves = any(
-        len(one.name) / per_line > max(place[0], 1 - place[0])
-        for one, place in zip(front, places, strict=True)
-    )
-    if leaves or any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2)):
+    widths = [len(one.name) / per_line for one in front]
+    rooms = [max(across, 1 - across) for across, _ in places]
+    one_leaves = any(width > room for width, room in zip(widths, rooms, strict=True))
+    two_overlap = any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2))
+    if one_leaves or two_overlap:
         shown = _numbers(places)
         ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front, _characters(ax, LIST_SIZE)))))
     else:
@@ -93,11 +93,12 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     falls = front[0].y > front[-1].y
     for at, name in shown.items():
         is_right = places[at][0] > 0.5 and len(front) > 1  # a name there would leave the picture
+        is_below = is_right and falls
         ax.annotate(
             name,
             (front[at].x, front[at].y),
             textcoords="offset points",
-            xytext=(-6 if is_right else 4, -9 if is_right and falls else 4),
+            xytext=(-6 if is_right else 4, -9 if is_below else 4),
             ha="right" if is_right else "left",
             fontsize=NAME_SIZE,
         )

@@ -1,6 +1,7 @@
 """`llmsim init`: a commented cluster file that runs."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -121,22 +122,8 @@ def command(
     from llmsim.export.files import atomic_writer, check_writable
 
     roles = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
-    if instances is not None and any(roles.values()):
-        given = " and ".join(f"--{name} {count}" for name, count in roles.items() if count)
-        raise InputError(
-            f"--instances is {instances} beside {given}; give --instances alone, or the roles",
-            field="--instances",
-            value=instances,
-        )
     own_tp = {"prefill": prefill_tp, "decode": decode_tp}
-    for name, size in own_tp.items():
-        if size is not None and not roles[name]:
-            raise InputError(
-                f"--{name}-tp is {size}, but there is no --{name}; give the number of {name} "
-                "instances, or leave it out",
-                field=f"--{name}-tp",
-                value=size,
-            )
+    _check_roles(instances, roles, own_tp)
     model = model or _asked("--model", "Model (such as meta-llama/Llama-3.1-8B)")
     device = device or _asked("--device", "Device (such as H100)")
     path = output or Path(_asked("--output", "File to write (such as cluster.json)"))
@@ -165,6 +152,27 @@ def command(
     print(f"{path}: {cluster.fields()['description'].split('. ')[0]}")
     load = "synthetic:n=100,rate=1,input=fixed:500,output=fixed:100"
     print(f"llmsim run --cluster-config {path} --dataset {load}")
+
+
+def _check_roles(
+    instances: int | None, roles: Mapping[str, int], own_tp: Mapping[str, int | None]
+) -> None:
+    """Raises InputError for instances beside roles, and for the size of a role that nobody has."""
+    if instances is not None and any(roles.values()):
+        given = " and ".join(f"--{name} {count}" for name, count in roles.items() if count)
+        raise InputError(
+            f"--instances is {instances} beside {given}; give --instances alone, or the roles",
+            field="--instances",
+            value=instances,
+        )
+    for name, size in own_tp.items():
+        if size is not None and not roles[name]:
+            raise InputError(
+                f"--{name}-tp is {size}, but there is no --{name}; give the number of {name} "
+                "instances, or leave it out",
+                field=f"--{name}-tp",
+                value=size,
+            )
 
 
 def _check_that_it_fits(cluster: "Cluster", tp: str) -> None:

@@ -41,18 +41,21 @@ class Objectives(Struct, frozen=True):
         present = {name for name in classes if name}
         for name in self.classes_ps:
             if name not in present:
-                known = (
-                    f"classes of the load: {', '.join(sorted(present))}"
-                    if present
-                    else "the load has no classes; `slo_class` of a trace names them, and "
-                    "`classes` of a drawn load, as chat:0.7|batch:0.3"
-                )
                 raise InputError(
                     f'{option}: no request has the slo_class "{name}"{nearest(name, present)}; '
-                    f"{known}",
+                    + _known_classes(present),
                     field=option,
                     value=name,
                 )
+
+
+def _known_classes(present: Collection[str]) -> str:
+    if present:
+        return f"classes of the load: {', '.join(sorted(present))}"
+    return (
+        "the load has no classes; `slo_class` of a trace names them, and `classes` of a drawn "
+        "load, as chat:0.7|batch:0.3"
+    )
 
 
 def parse_objectives(

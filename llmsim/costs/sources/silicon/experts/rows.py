@@ -118,16 +118,13 @@ class ExpertRows(Struct, frozen=True, eq=False):
     rows: Columns
     wanted: MoeShape
     """The operator's shape, as its kernel multiplies it."""
+    nearest: MoeShape
+    """The measured shape with the fewest doublings to the wanted one."""
     label: str
     most_tile_rows: int
     """Rows of one expert that a thread block multiplies at most."""
     uneven: Columns
     """Rows of the same kernels whose tokens chose by the mild power law, where measured."""
-
-    @property
-    def nearest(self) -> MoeShape:
-        """The measured shape with the fewest doublings to the wanted one."""
-        return nearest_shape(self.rows, self.wanted)
 
     def uneven_of(self, shape: MoeShape) -> Columns | None:
         """Uneven rows of a shape whose one rank has all experts: a rank of several has other loads
@@ -181,7 +178,8 @@ def _with_first_tiles(
             uneven = _of_mild_power_law(rows)
             rows = _by_routing(rows, _distributions(op, request))
             label = f"{table.label}, default tiles of vLLM {request.engine.vllm}"
-            yield ExpertRows(rows, wanted, label, FIRST_TILE_ROWS, uneven)
+            shape = nearest_shape(rows, wanted)
+            yield ExpertRows(rows, wanted, shape, label, FIRST_TILE_ROWS, uneven)
 
 
 def _of_dtypes(
@@ -218,8 +216,9 @@ def _of_dtypes(
             rows = _by_routing(rows, _distributions(op, request))
             if name == MARLIN_MXFP4:
                 label += " on Marlin"
-            kernel = MARLIN if on_marlin else _usual_kernel(rows, nearest_shape(rows, wanted))
-            yield ExpertRows(rows, wanted, label, tile_rows_of(dtype, kernel), uneven)
+            shape = nearest_shape(rows, wanted)
+            kernel = MARLIN if on_marlin else _usual_kernel(rows, shape)
+            yield ExpertRows(rows, wanted, shape, label, tile_rows_of(dtype, kernel), uneven)
 
 
 def _nearest_inputs(rows: Columns, wanted: MoeShape, request: CostRequest) -> str:

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/impl/sglang/pools/memory.h"
 
 namespace llmsim {
 

@@ -41,7 +41,7 @@
 #include <vector>
 
 #include "scheduler/impl/sglang/drafts.h"
-#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/impl/sglang/pools/memory.h"
 #include "scheduler/impl/sglang/prompt_budget.h"
 #include "scheduler/impl/sglang/takeover.h"
 #include "scheduler/queue/pending_release.h"

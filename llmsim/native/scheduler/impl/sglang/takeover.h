@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "scheduler/config.h"
-#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/impl/sglang/pools/memory.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {

@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang/states.h"
+#include "scheduler/impl/sglang/pools/states.h"
 
 #include <stdexcept>
 #include <utility>

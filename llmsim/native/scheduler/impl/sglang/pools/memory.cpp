@@ -1,4 +1,4 @@
-#include "scheduler/impl/sglang/memory.h"
+#include "scheduler/impl/sglang/pools/memory.h"
 
 #include <algorithm>
 

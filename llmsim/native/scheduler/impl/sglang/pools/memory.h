@@ -12,7 +12,7 @@
 #include "kv/radix/radix_tree.h"
 #include "request/sequence_table.h"
 #include "scheduler/impl/sglang/hicache/host_cache.h"
-#include "scheduler/impl/sglang/states.h"
+#include "scheduler/impl/sglang/pools/states.h"
 #include "scheduler/window_pool_config.h"
 
 namespace llmsim {
