@@ -11,6 +11,8 @@ from scheduling.tiny import Options, run, schedule
 from test_sglang_drafts import options
 from token_balance import token_balance
 
+from llmsim.core import Status
+
 
 def plain(**fields: Any) -> Options:
     """A group without drafts, whose steps take 1 ms."""
@@ -47,6 +49,21 @@ def test_what_it_computed_stays_cached() -> None:
     asked.block_size = 1
     sim = run([(0, 40, 30), (50, 40, 2)], asked)
     assert sim.requests()["cached_tokens"][1] == 39
+
+
+def test_a_token_behind_an_answers_end_counts_once() -> None:
+    """The eighth request gives up with its first token. Its verification in flight has two drafts
+    beyond its answer, and it takes a token more in a step of prompts.
+    """
+    answers = [1, 2, 2, 6, 7, 6, 2, 3, 1, 1]
+    enough = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    extra = {"sglang_new_tokens": 8, "sglang_mixed_chunk": 1}
+    fields: dict[str, Any] = {"depth": 2, "max_seqs": 6, "cancel_tokens": enough}
+    sim = run(
+        [(0, 1, answer) for answer in answers], options([0.75, 0.75, 0.5], extra=extra, **fields)
+    )
+    assert sim.requests()["status"][7] == Status.CANCELLED
+    assert token_balance(sim, [1] * len(answers)) == "ok"
 
 
 @settings(max_examples=150)

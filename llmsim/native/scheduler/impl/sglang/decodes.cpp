@@ -140,12 +140,11 @@ void Sglang::form_decodes(Batch& batch, Decode kind) {
   make_room_for_decodes();
   for (const RequestId request : running()) {
     SglangHeld& held = held_[at(request)];
-    const Sequence& s = sequences_[request];
     memory_.grow(held, static_cast<std::int32_t>(slots_to_decode(held)));
     if (drafts_.on() && kind == Decode::kVerifies) {
       verify(request, batch);
     } else {
-      run({request, 1, s.num_tokens + held.ahead - 1, s.epoch, 0, /*emits=*/true}, batch);
+      decode(request, batch);
     }
   }
   launch_states_of_decodes(kind);

@@ -319,6 +319,15 @@ void Sglang::run(const Item& item, Batch& batch) {
   batch.items.push_back(item);
 }
 
+void Sglang::decode(RequestId request, Batch& batch) {
+  Sequence& s = sequences_[request];
+  const std::int32_t before = s.num_tokens + held_[at(request)].ahead - 1;
+  const std::int32_t computed = s.num_computed;
+  run({request, 1, before, s.epoch, 0, /*emits=*/true}, batch);
+  // Drafts of a verification in flight may reach beyond the answer, of which they are no part.
+  s.num_computed = std::min(before, computed) + 1;
+}
+
 // What the devices know when the step runs: drafts of the step before it have held or not.
 void Sglang::verify(RequestId request, Batch& batch) {
   Sequence& s = sequences_[request];

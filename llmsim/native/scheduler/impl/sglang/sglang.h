@@ -297,6 +297,7 @@ class Sglang final : public Scheduler,
   std::int64_t slots_to_decode(const SglangHeld& held) const;
 
   void run(const Item& item, Batch& batch);
+  void decode(RequestId request, Batch& batch);
   void verify(RequestId request, Batch& batch);
   void receive(const Item& item, bool decodes, std::vector<RequestId>& finished);
   void receive_decodes(std::span<const Item> items, std::vector<RequestId>& finished);
