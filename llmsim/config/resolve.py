@@ -2,6 +2,7 @@
 one clear refusal.
 """
 
+from collections import deque
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -41,6 +42,9 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
+NEWEST = 4
+"""Different instances that later ones are compared with; roles often alternate from node to node."""
+
 
 def resolve(
     cluster: Cluster,
@@ -64,13 +68,14 @@ def resolve(
     command_line = _command_line(overrides)
     groups: list[Group] = []
     nodes_of = _nodes_of_dp_groups(cluster)
-    before: tuple[Instance, Group] | None = None
+    newest: deque[tuple[Instance, Group]] = deque(maxlen=NEWEST)
     for location, instance in cluster.instances():
-        if before is not None and _copies(instance, before[0]):
-            group = _elsewhere(before[1], location)
+        like = next((known for known in newest if _copies(instance, known[0])), None)
+        if like is not None:
+            group = _elsewhere(like[1], location)
         else:
             group = _group(cluster, location, instance, command_line, nodes_of, switches, sheet)
-        before = instance, group
+            newest.append((instance, group))
         for rank in range(instance.layout.replicas):
             node = group.node + rank * (instance.nnodes or 1) // instance.layout.replicas
             groups.append(replace(group, index=len(groups), node=node))
@@ -114,9 +119,14 @@ def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
 
 
 def _copies(instance: Instance, before: Instance) -> bool:
-    """Whether an instance differs from the one before it in nothing but its place."""
-    alone = instance.dp_group is None and instance.layout.replicas == 1
-    return alone and (instance is before or instance == before)
+    """Whether an instance differs from an earlier one in nothing but its place, or the name of its
+    `afd_group`, which `resolve_afd` reads.
+    """
+    if instance.dp_group is not None or instance.layout.replicas > 1:
+        return False
+    if instance.afd_group is not None:
+        instance = instance.model_copy(update={"afd_group": before.afd_group})
+    return instance is before or instance == before
 
 
 def _elsewhere(group: Group, location: Location) -> Group:

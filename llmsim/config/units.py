@@ -16,6 +16,7 @@ conversion is theirs.
 """
 
 from fractions import Fraction
+from functools import lru_cache
 
 from llmsim.core import PS_PER_NS, PS_PER_S
 
@@ -23,6 +24,7 @@ BYTES_PER_GIB = 1 << 30
 BYTES_PER_GB = 10**9
 
 
+@lru_cache(maxsize=1024)  # a cluster of a hundred instances has few different numbers
 def _scaled(value: float, factor: int) -> int:
     """`value * factor` to the nearest integer, from the decimal that the file shows, not from its
     binary rounding.

@@ -72,14 +72,27 @@ def load_hardware(name: str) -> Hardware | None:
     """
     if name.endswith(".json"):
         return _read(Path(name))
-    wanted = _key(name)
-    for stem, sheet in _sheets(HARDWARE_DIR).items():
-        if wanted in map(_key, (sheet["name"], stem, *sheet["aliases"])):
-            fields = deepcopy(sheet)
-            del fields["aliases"]
-            fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
-            return Hardware(**fields)
-    return None
+    stem = _stems(HARDWARE_DIR).get(_key(name))
+    return None if stem is None else _bundled(HARDWARE_DIR, stem)
+
+
+@cache
+def _stems(folder: Path) -> Mapping[str, str]:
+    """The sheet of each spelling, as `_key` has it; the first sheet to have it counts."""
+    stems: dict[str, str] = {}
+    for stem, sheet in _sheets(folder).items():
+        for spelling in (sheet["name"], stem, *sheet["aliases"]):
+            stems.setdefault(_key(spelling), stem)
+    return stems
+
+
+@cache
+def _bundled(folder: Path, stem: str) -> Hardware:
+    """A bundled data sheet; searches ask for the same ones thousands of times."""
+    fields = deepcopy(_sheets(folder)[stem])
+    del fields["aliases"]
+    fields["decode_cold_ns"] = tuple(map(tuple, fields.get("decode_cold_ns", ())))
+    return Hardware(**fields)
 
 
 def data_sheet(name: str) -> Hardware:

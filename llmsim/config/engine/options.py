@@ -3,6 +3,7 @@ vLLM's names.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from msgspec import Struct
@@ -887,7 +888,8 @@ class EngineOverrides:
         }
 
 
-def scheduler_parameters() -> dict[str, ParameterOf]:
+@cache
+def scheduler_parameters() -> Mapping[str, ParameterOf]:
     """The options that are a scheduler's own parameters, by field."""
     marks = {name: field.metadata for name, field in EngineOptions.model_fields.items()}
     return {
