@@ -67,6 +67,17 @@ std::vector<std::size_t> ContendedAfdExecutor::open_ports() const {
   return found;
 }
 
+std::vector<std::size_t> ContendedAfdExecutor::ports_with_rows() const {
+  std::vector<std::size_t> found;
+  for (std::size_t port = 0; port < is_open_.size(); ++port) {
+    const auto has_rows = [port](const Open& step) {
+      return !step.rows.empty() && !step.rows[port].empty();
+    };
+    if (is_open_[port] || std::ranges::any_of(open_, has_rows)) found.push_back(port);
+  }
+  return found;
+}
+
 bool ContendedAfdExecutor::all_open() const {
   return std::ranges::all_of(is_open_, [](bool one) { return one; });
 }
@@ -107,7 +118,7 @@ void ContendedAfdExecutor::begin(std::span<const Batch* const> batches, const St
                    .calls = {},
                    .rows = {}});
   if (mode_ == Mode::kFolded) return fold(last(), start.now);
-  if (open_.size() == 1 && may_close(first_)) return close_ports(start.now);
+  if (may_close(last())) return close_ports(start.now);
   if (!runs_.started()) choose_classes(first_, carry_);
   runs_now_ = true;
   runs_.begin(open_.back().prices, start, start.now);
@@ -129,29 +140,41 @@ std::vector<Ps> ContendedAfdExecutor::free_before() const {
   return free;
 }
 
-// While no row of an open step has begun in the network, where nobody is on a port.
+// The step is the first one that has not come to its end, and none of its rows, or of those behind
+// it, has begun in the network.
 bool ContendedAfdExecutor::may_close(std::int64_t step) const {
-  if (!folds_ || mode_ != Mode::kRuns || step != first_ || records()) return false;
-  if (std::ranges::any_of(open_, [](const Open& one) { return one.moved; })) return false;
+  if (!folds_ || mode_ != Mode::kRuns || records()) return false;
+  if (step != oldest_left()) return false;
+  const auto left = std::ranges::subrange(open_.begin() + (step - first_), open_.end());
+  if (std::ranges::any_of(left, [](const Open& one) { return one.moved; })) return false;
   const auto silent = [&](std::size_t port) { return network_->silent({&bundles_[port], 1}); };
   const std::vector<std::size_t> open = open_ports();
+  if (open.empty()) return true;
   return may_part() ? std::ranges::any_of(open, silent) : std::ranges::all_of(open, silent);
 }
 
+// Steps that have come to their ends keep their rows, for these run again when somebody comes.
 void ContendedAfdExecutor::close_ports(Ps now) {
-  carry_ = free_before();
+  const std::int64_t begin = oldest_left(), end = last();
   std::vector<BundleId> silent;
   for (const std::size_t port : open_ports()) {
     if (!network_->silent({&bundles_[port], 1})) continue;
     silent.push_back(bundles_[port]);
     is_open_[port] = false;
   }
-  for (Open& step : open_) step.rows.clear();
+  for (std::int64_t step = begin; step <= end; ++step) open(step).rows.clear();
   if (!network_->watch(silent, *this, now)) return open_all(now);
   if (!open_ports().empty()) return run_again(now);
+  if (runs_.started()) runs_.copy_free(carry_);
   mode_ = Mode::kFolded;
-  const std::int64_t end = last();
-  for (std::int64_t step = first_; step <= end && mode_ == Mode::kFolded; ++step) fold(step, now);
+  for (std::int64_t step = begin; step <= end && mode_ == Mode::kFolded; ++step) fold(step, now);
+}
+
+// Between two rows of a step.
+void ContendedAfdExecutor::close_if_silent(std::size_t port, Ps now) {
+  if (!is_open_[port] || mode_ != Mode::kRuns || !may_rest()) return;
+  const std::span<const BundleId> bundle{&bundles_[port], 1};
+  if (network_->silent(bundle) && network_->watch(bundle, *this, now)) is_open_[port] = false;
 }
 
 void ContendedAfdExecutor::open_all(Ps now) {
@@ -202,7 +225,7 @@ void ContendedAfdExecutor::run_again(Ps now) {
 void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const Ps> free) {
   const MemberKinds& kinds = graphs_->kinds();
   std::vector<bool> apart(kinds.num_members(), all_open());
-  for (const std::size_t port : open_ports()) apart[at(ports_[port].member)] = true;
+  for (const std::size_t port : ports_with_rows()) apart[at(ports_[port].member)] = true;
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
     const auto& members = kinds.members(kind);
     const auto is_apart = [&](std::int32_t member) { return static_cast<bool>(apart[at(member)]); };
@@ -225,6 +248,8 @@ void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const P
       class_of_[at(classes[c].members[i])] = static_cast<std::int32_t>(c);
       in_class_[at(classes[c].members[i])] = i;
     }
+  std::vector<bool> has_rows(ports_.size(), false);
+  for (const std::size_t port : ports_with_rows()) has_rows[port] = true;
   std::vector<bool> asks(graph.nodes.size(), false);
   position_.assign(graph.nodes.size(), {kNoPort, 0});
   row_nodes_.assign(ports_.size(), {});
@@ -237,7 +262,7 @@ void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const P
     last[at(node.stream)] = i;
     const MemberClass& mine = classes[at(node.member)];
     const std::size_t port = port_of(node, at(mine.members[0]));
-    if (mine.members.size() > 1 || port == kNoPort || !is_open_[port]) continue;
+    if (mine.members.size() > 1 || port == kNoPort || !has_rows[port]) continue;
     if (row_nodes_[port].size() >> kPlaceBits != 0)
       throw std::invalid_argument("a step with too many layers and lanes");
     asks[at(i)] = true;
@@ -280,8 +305,12 @@ Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t
   row.begin = begin;
   row.alone = row.end = alone;
   row.bytes = bytes;
+  if (!is_open_[port]) {
+    row.state = Row::State::kAlone;
+    return alone;
+  }
   const std::uint64_t name = port << kPlaceBits | place;
-  if (begin > now && !all_open()) {
+  if (begin > now && (may_rest() || !all_open())) {
     row.state = Row::State::kExpected;
     network_->call_at(begin, now, *this, token_of(number, kRowBegins | name));
     return kNever;
@@ -321,6 +350,10 @@ void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name,
   Row& row = open(number).rows[port][place];
   if (row.state != Row::State::kExpected || row.begin != now || row.restarts != restarts_) return;
   if (may_close(number)) return close_ports(now);
+  if (!is_open_[port]) {
+    row.state = Row::State::kAlone;
+    return end_row(number, row_nodes_[port][place], row.alone, now);
+  }
   open(number).moved = true;
   row.state = Row::State::kMoving;
   network_->start_at(bundles_[port], row.bytes, now, now, *this, token_of(number, name),
@@ -336,8 +369,13 @@ void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, P
   row.end = std::max(now, row.alone);
   note_span(number, runs_.graph().graph.nodes[at(node)], row.begin, row.end);
   if (row.restarts != restarts_) return;  // the steps that run will come to it
+  close_if_silent(port, now);
+  end_row(number, node, row.end, now);
+}
+
+void ContendedAfdExecutor::end_row(std::int64_t number, std::int32_t node, Ps end, Ps now) {
   runs_now_ = true;
-  runs_.ended(number, node, row.end, now);
+  runs_.ended(number, node, end, now);
   finish(now);
 }
 
@@ -484,12 +522,30 @@ void ContendedAfdExecutor::count_rows(const Open& step) {
     for (std::size_t i = 0; i < of_kind.size(); ++i) {
       const std::size_t port = port_of(node, at(of_kind[i]));
       if (port == kNoPort) continue;
-      if (!step.rows.empty() && !step.rows[port].empty()) continue;
+      if (!step.rows.empty() && !step.rows[port].empty()) continue;  // its rows are counted below
       const std::int64_t bytes =
           step.prices->kinds[kind].bytes[at(graph.nodes[at(row.node)].key) * of_kind.size() + i];
       if (bytes > 0) network_->count_alone(bundles_[port], bytes, row.repeat, Purpose::kM2n);
     }
   }
+  for (std::size_t port = 0; port < step.rows.size(); ++port)
+    count_rows_alone(port, step.rows[port]);
+}
+
+// Rows of a lane in layers that are alike have equal bytes.
+void ContendedAfdExecutor::count_rows_alone(std::size_t port, const std::vector<Row>& rows) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> times;  // of so many bytes
+  for (const Row& row : rows) {
+    if (row.state != Row::State::kAlone) continue;
+    const auto known = std::ranges::find(times, row.bytes, &decltype(times)::value_type::first);
+    if (known != times.end()) {
+      ++known->second;
+    } else {
+      times.emplace_back(row.bytes, 1);
+    }
+  }
+  for (const auto& [bytes, count] : times)
+    network_->count_alone(bundles_[port], bytes, count, Purpose::kM2n);
 }
 
 }  // namespace llmsim

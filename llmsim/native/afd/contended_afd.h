@@ -7,8 +7,8 @@
 // Steps that nobody meets are folded, as AfdExecutor's. When somebody comes to a port, the port is
 // open: the steps run again from their beginning, node by node, and rows on it that are on their
 // way go on in the network. Rows on other ports are known alone, and their members stay one class,
-// until somebody comes to these, too. A port closes at the beginning of a step, when nothing moves
-// on it any more.
+// until somebody comes to these, too. A port closes when nothing moves on it any more: its later
+// rows are known alone, so that the step runs to its end at once, and the next one is folded.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class ContendedAfdExecutor final : public StepExecutor,
  private:
   // One lane of a layer on an open port.
   struct Row {
-    enum class State : std::uint8_t { kUnknown, kExpected, kMoving, kLanded };
+    // kAlone: it came to the port while that was closed, and is not in the network.
+    enum class State : std::uint8_t { kUnknown, kExpected, kMoving, kLanded, kAlone };
     State state = State::kUnknown;
     Ps begin = 0, alone = 0, end = 0;  // `alone`: when it would have ended alone
     std::int64_t bytes = 0;
@@ -79,16 +80,23 @@ class ContendedAfdExecutor final : public StepExecutor,
   bool records() const { return pricer_.member(0).spans() != nullptr; }
   // Whether some ports may be open while others are closed: nobody looks at the links meanwhile.
   bool may_part() const { return network_->next_look() >= kHorizon; }
+  // Whether ports may close while a step runs.
+  bool may_rest() const { return folds_ && !records() && may_part(); }
   std::size_t port_of(const StepNode& node, std::size_t member) const;
   std::vector<std::size_t> open_ports() const;
+  // Ports that are open, or have rows of open steps that were in the network.
+  std::vector<std::size_t> ports_with_rows() const;
   bool all_open() const;
   Open& open(std::int64_t step) { return open_[static_cast<std::size_t>(step - first_)]; }
   std::int64_t last() const { return first_ + static_cast<std::int64_t>(open_.size()) - 1; }
   bool is_open(std::int64_t step) const { return step >= first_ && step <= last(); }
   std::vector<Ps> free_before() const;
+  // The first step that has not come to its end.
+  std::int64_t oldest_left() const { return runs_.started() ? runs_.oldest() : first_; }
 
   bool may_close(std::int64_t step) const;
   void close_ports(Ps now);
+  void close_if_silent(std::size_t port, Ps now);
   void open_all(Ps now);
   void act_on_met(Ps now);
   void run_again(Ps now);
@@ -99,6 +107,7 @@ class ContendedAfdExecutor final : public StepExecutor,
           std::int64_t bytes, Ps now);
   void row_expected(std::int64_t number, std::uint64_t row, Ps now);
   void row_landed(std::int64_t number, std::uint64_t row, Ps now);
+  void end_row(std::int64_t number, std::int32_t node, Ps end, Ps now);
   static std::uint64_t token_of(std::int64_t step, std::uint64_t what);
 
   void fold(std::int64_t step, Ps now);
@@ -107,6 +116,7 @@ class ContendedAfdExecutor final : public StepExecutor,
   Ps certain_end(std::int64_t step, std::size_t member) const;
   void tell_certain(std::int64_t step, Ps now);
   void count_rows(const Open& step);
+  void count_rows_alone(std::size_t port, const std::vector<Row>& rows);
   void know_at_once(Open& step, std::span<const Ps> free);
   void tell(std::int64_t step, std::size_t member, Ps now);
   void note_span(std::int64_t step, const StepNode& node, Ps start, Ps end) const;
