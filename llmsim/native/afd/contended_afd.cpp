@@ -9,6 +9,7 @@ namespace llmsim {
 namespace {
 
 constexpr std::size_t kNoPort = ~std::size_t{0};
+constexpr std::size_t kMostCuts = 64;
 // What the executor hears: that ends are certain, that an expected row begins, or else that a row
 // has landed. Below these bits are a row's port and place; above them the step's lowest bits.
 constexpr int kPlaceBits = 16, kRowBits = 40, kStepBits = 22;
@@ -221,11 +222,21 @@ void ContendedAfdExecutor::run_again(Ps now) {
   finish(now);
 }
 
-// Members with an open port are classes of their own; few numbers of them need few graphs.
 void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const Ps> free) {
+  const std::vector<std::size_t> ports = ports_with_rows();
+  if (cuts_.size() >= kMostCuts) cuts_.clear();
+  std::unique_ptr<Cut>& cut = cuts_[{ports, all_open()}];
+  if (cut == nullptr) cut = cut_for(ports);
+  cut_ = cut.get();
+  ++restarts_;
+  runs_.restart(number, *cut_, graphs_->kinds(), free);
+}
+
+// Members with an open port are classes of their own; few numbers of them need few graphs.
+std::vector<bool> ContendedAfdExecutor::members_apart(std::span<const std::size_t> ports) const {
   const MemberKinds& kinds = graphs_->kinds();
   std::vector<bool> apart(kinds.num_members(), all_open());
-  for (const std::size_t port : ports_with_rows()) apart[at(ports_[port].member)] = true;
+  for (const std::size_t port : ports) apart[at(ports_[port].member)] = true;
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
     const auto& members = kinds.members(kind);
     const auto is_apart = [&](std::int32_t member) { return static_cast<bool>(apart[at(member)]); };
@@ -239,40 +250,44 @@ void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const P
       --more;
     }
   }
-  std::vector<MemberClass> classes = classes_of(kinds, apart);
+  return apart;
+}
+
+std::unique_ptr<ContendedAfdExecutor::Cut> ContendedAfdExecutor::cut_for(
+    std::span<const std::size_t> ports) {
+  const MemberKinds& kinds = graphs_->kinds();
+  std::vector<MemberClass> classes = classes_of(kinds, members_apart(ports));
   const WideGraph& graph = graphs_->apart(classes);
-  class_of_.assign(kinds.num_members(), 0);
-  in_class_.assign(kinds.num_members(), 0);
-  for (std::size_t c = 0; c < classes.size(); ++c)
-    for (std::size_t i = 0; i < classes[c].members.size(); ++i) {
-      class_of_[at(classes[c].members[i])] = static_cast<std::int32_t>(c);
-      in_class_[at(classes[c].members[i])] = i;
+  auto cut = std::make_unique<Cut>(graph, std::move(classes));
+  cut->class_of.assign(kinds.num_members(), 0);
+  cut->in_class.assign(kinds.num_members(), 0);
+  for (std::size_t c = 0; c < cut->classes.size(); ++c)
+    for (std::size_t i = 0; i < cut->classes[c].members.size(); ++i) {
+      cut->class_of[at(cut->classes[c].members[i])] = static_cast<std::int32_t>(c);
+      cut->in_class[at(cut->classes[c].members[i])] = i;
     }
-  std::vector<bool> has_rows(ports_.size(), false);
-  for (const std::size_t port : ports_with_rows()) has_rows[port] = true;
-  std::vector<bool> asks(graph.nodes.size(), false);
-  position_.assign(graph.nodes.size(), {kNoPort, 0});
-  row_nodes_.assign(ports_.size(), {});
-  last_rows_.assign(classes.size(), {});
+  cut->position.assign(graph.nodes.size(), {kNoPort, 0});
+  cut->row_nodes.resize(ports_.size());
+  cut->last_rows.resize(cut->classes.size());
   std::vector<std::int32_t> last(at(graph.graph.units * kNumDeviceStreams), -1);
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.nodes.size()); ++i) {
     const StepNode& node = graph.graph.nodes[at(i)];
-    asks[at(i)] = records() && begins_unit(node);
+    cut->asks[at(i)] = records() && begins_unit(node);
     if (!is_row(node)) continue;
     last[at(node.stream)] = i;
-    const MemberClass& mine = classes[at(node.member)];
+    const MemberClass& mine = cut->classes[at(node.member)];
     const std::size_t port = port_of(node, at(mine.members[0]));
-    if (mine.members.size() > 1 || port == kNoPort || !has_rows[port]) continue;
-    if (row_nodes_[port].size() >> kPlaceBits != 0)
+    if (mine.members.size() > 1 || !std::ranges::count(ports, port)) continue;
+    std::vector<std::int32_t>& rows = cut->row_nodes[port];
+    if (rows.size() >> kPlaceBits != 0)
       throw std::invalid_argument("a step with too many layers and lanes");
-    asks[at(i)] = true;
-    position_[at(i)] = {port, row_nodes_[port].size()};
-    row_nodes_[port].push_back(i);
+    cut->asks[at(i)] = true;
+    cut->position[at(i)] = {port, rows.size()};
+    rows.push_back(i);
   }
   for (const std::int32_t node : last)
-    if (node >= 0) last_rows_[at(graph.graph.nodes[at(node)].member)].push_back(node);
-  ++restarts_;
-  runs_.restart(number, graph, kinds, std::move(classes), std::move(asks), free);
+    if (node >= 0) cut->last_rows[at(graph.graph.nodes[at(node)].member)].push_back(node);
+  return cut;
 }
 
 Ps ContendedAfdExecutor::end_of(std::int64_t number, std::int32_t node, Ps begin, Ps alone,
@@ -280,7 +295,7 @@ Ps ContendedAfdExecutor::end_of(std::int64_t number, std::int32_t node, Ps begin
   if (mode_ == Mode::kClosing) return kNever;
   const StepNode& moved = runs_.graph().graph.nodes[at(node)];
   if (begins_unit(moved)) note_span(number, moved, begin, alone);
-  const auto [port, place] = position_[at(node)];
+  const auto [port, place] = cut_->position[at(node)];
   if (port == kNoPort) return alone;
   const std::int64_t bytes = runs_.bytes(number, node);
   if (bytes == 0) return alone;
@@ -297,7 +312,7 @@ Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t
                               Ps alone, std::int64_t bytes, Ps now) {
   Open& step = open(number);
   step.rows.resize(ports_.size());
-  step.rows[port].resize(row_nodes_[port].size());
+  step.rows[port].resize(cut_->row_nodes[port].size());
   Row& row = step.rows[port][place];
   row.restarts = restarts_;
   if (row.state == Row::State::kLanded) return row.end;
@@ -352,7 +367,7 @@ void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name,
   if (may_close(number)) return close_ports(now);
   if (!is_open_[port]) {
     row.state = Row::State::kAlone;
-    return end_row(number, row_nodes_[port][place], row.alone, now);
+    return end_row(number, cut_->row_nodes[port][place], row.alone, now);
   }
   open(number).moved = true;
   row.state = Row::State::kMoving;
@@ -364,7 +379,7 @@ void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, P
   const std::size_t port = name >> kPlaceBits, place = bits(name, kPlaceBits);
   if (!is_open(number)) throw std::logic_error("a row lands of a step that has ended");
   Row& row = open(number).rows[port][place];
-  const std::int32_t node = row_nodes_[port][place];
+  const std::int32_t node = cut_->row_nodes[port][place];
   row.state = Row::State::kLanded;
   row.end = std::max(now, row.alone);
   note_span(number, runs_.graph().graph.nodes[at(node)], row.begin, row.end);
@@ -477,10 +492,10 @@ Ps ContendedAfdExecutor::certain_end(std::int64_t number, std::size_t member) co
   if (all_open()) return kNever;
   Ps certain = kEndOfTime;
   const auto each_last = [&](std::size_t m, NodeRole role, const auto& act) {
-    for (const std::int32_t node : last_rows_[at(class_of_[m])]) {
+    for (const std::int32_t node : cut_->last_rows[at(cut_->class_of[m])]) {
       const StepNode& row = runs_.graph().graph.nodes[at(node)];
       const std::size_t port = port_of(row, m);
-      if (port != kNoPort && row.role == role) act(runs_.ends_of(number, node)[in_class_[m]]);
+      if (port != kNoPort && row.role == role) act(runs_.ends_of(number, node)[cut_->in_class[m]]);
     }
   };
   each_last(member, NodeRole::kM2nReceive, [&](Ps end) { certain = end; });

@@ -13,7 +13,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "afd/afd_executor.h"
@@ -71,6 +73,18 @@ class ContendedAfdExecutor final : public StepExecutor,
   struct RowNode {
     std::int32_t node, repeat;
   };
+  struct Position {
+    std::size_t port, place;
+  };
+  // The graph that runs, and the rows of the ports that have any (ports_with_rows).
+  struct Cut : WideCut {
+    using WideCut::WideCut;
+    std::vector<Position> position;  // by node: its port and its place among that one's rows
+    std::vector<std::vector<std::int32_t>> row_nodes;  // by port, in order
+    std::vector<std::vector<std::int32_t>> last_rows;  // by class: the last row of each port
+    std::vector<std::int32_t> class_of;                // by member
+    std::vector<std::size_t> in_class;                 // by member: where it is in it
+  };
 
   Ps end_of(std::int64_t step, std::int32_t node, Ps begin, Ps alone, Ps now) override;
   void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) override;
@@ -101,6 +115,8 @@ class ContendedAfdExecutor final : public StepExecutor,
   void act_on_met(Ps now);
   void run_again(Ps now);
   void choose_classes(std::int64_t number, std::span<const Ps> free);
+  std::vector<bool> members_apart(std::span<const std::size_t> ports) const;
+  std::unique_ptr<Cut> cut_for(std::span<const std::size_t> ports);
   void finish(Ps now);
 
   Ps move(std::int64_t number, std::size_t port, std::size_t place, Ps begin, Ps alone,
@@ -144,15 +160,9 @@ class ContendedAfdExecutor final : public StepExecutor,
   std::int64_t first_ = 0;  // number of the oldest of them
   WideRuns runs_;
   std::int64_t restarts_ = 0;
-  // Of the graph that runs: by node its port, if this is open, and its place among the port's rows.
-  struct Position {
-    std::size_t port, place;
-  };
-  std::vector<Position> position_;
-  std::vector<std::vector<std::int32_t>> row_nodes_;  // by open port, in order
-  std::vector<std::vector<std::int32_t>> last_rows_;  // by class: the last row of each of its ports
-  std::vector<std::int32_t> class_of_;                // by member
-  std::vector<std::size_t> in_class_;                 // by member: where it is in it
+  // By ports with rows, and whether all are open; few of many are met at once.
+  std::map<std::pair<std::vector<std::size_t>, bool>, std::unique_ptr<Cut>> cuts_;
+  const Cut* cut_ = nullptr;  // the one that runs
 };
 
 }  // namespace llmsim

@@ -4,21 +4,19 @@
 
 namespace llmsim {
 
-void WideRuns::restart(std::int64_t number, const WideGraph& graph, const MemberKinds& kinds,
-                       std::vector<MemberClass> classes, std::vector<bool> asks,
+void WideRuns::restart(std::int64_t number, const WideCut& cut, const MemberKinds& kinds,
                        std::span<const Ps> free) {
-  const bool same_graph = graph_ == &graph;
-  graph_ = &graph;
+  const bool same_graph = graph_ == cut.graph;
+  graph_ = cut.graph;
   kinds_ = &kinds;
-  classes_ = std::move(classes);
-  asks_ = std::move(asks);
-  times_ = std::make_unique<WideTimes>(graph, classes_);
+  cut_ = &cut;
   if (!same_graph) link();
   for (Step& step : steps_) spare_.push_back(std::move(step));
   steps_.clear();
   due_.clear();
+  next_due_ = 0;
   first_ = number;
-  times_->gather(free, free_);
+  cut.times.gather(free, free_);
 }
 
 // Who follows whom, in a graph of which nothing is known yet.
@@ -74,7 +72,7 @@ void WideRuns::begin(std::shared_ptr<const AfdPrices> prices, const StepStart& s
   step.left = graph_->nodes.size();
   step.ready.assign(step.left, 0);
   step.last.assign(step.left, kNever);
-  step.ends.resize(times_->all_nodes());
+  step.ends.resize(cut_->times.all_nodes());
   step.missing = waits_;
   for (const std::int32_t node : given_)
     step.ready[at(node)] = given_at(graph_->graph.nodes[at(node)], start);
@@ -90,44 +88,45 @@ void WideRuns::begin(std::shared_ptr<const AfdPrices> prices, const StepStart& s
 }
 
 void WideRuns::ended(std::int64_t step, std::int32_t node, Ps end, Ps now) {
-  times_->of_node(of(step).ends, node)[0] = end;
+  cut_->times.of_node(of(step).ends, node)[0] = end;
   end_node(step, node, now);
   forget();
   run(now);
 }
 
 void WideRuns::run(Ps now) {
-  while (!due_.empty()) {
-    const Due due = due_.front();
-    due_.pop_front();
+  while (next_due_ < due_.size()) {
+    const Due due = due_[next_due_++];
     time(due.step, due.node, now);
     forget();
   }
+  due_.clear();
+  next_due_ = 0;
 }
 
 std::int64_t WideRuns::bytes(std::int64_t step, std::int32_t node) const {
   const WideGraph::Node& wide = graph_->nodes[at(node)];
-  const MemberClass& mine = classes_[at(wide.cls)];
+  const MemberClass& mine = cut_->classes[at(wide.cls)];
   return of(step).prices->kinds[mine.kind].bytes[at(wide.key) * kinds_->members(mine.kind).size() +
                                                  at(mine.places[0])];
 }
 
 std::span<const Ps> WideRuns::ends_of(std::int64_t step, std::int32_t node) const {
-  return times_->of_node(of(step).ends, node);
+  return cut_->times.of_node(of(step).ends, node);
 }
 
 std::span<const Ps> WideRuns::stream_before(std::int64_t step, std::int32_t node) const {
-  if (before_[at(node)] >= 0) return times_->of_node(of(step).ends, before_[at(node)]);
+  if (before_[at(node)] >= 0) return cut_->times.of_node(of(step).ends, before_[at(node)]);
   const std::int32_t stream = graph_->graph.nodes[at(node)].stream;
-  if (step > first_) return times_->of_node(of(step - 1).ends, last_of_stream_[at(stream)]);
-  return times_->of_stream(free_, stream);
+  if (step > first_) return cut_->times.of_node(of(step - 1).ends, last_of_stream_[at(stream)]);
+  return cut_->times.of_stream(free_, stream);
 }
 
 // All that the node waits for has ended.
 void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
   Step& step = of(number);
   const WideGraph::Node& wide = graph_->nodes[at(node)];
-  const std::span<Ps> ends = times_->of_node(step.ends, node);
+  const std::span<Ps> ends = cut_->times.of_node(step.ends, node);
   std::ranges::fill(ends, step.ready[at(node)]);
   if (wide.cls == kNoClass) return end_node(number, node, now);
   const std::size_t width = ends.size();
@@ -135,9 +134,9 @@ void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
     for (std::size_t i = 0; i < width; ++i) ends[i] = std::max(ends[i], waited[i]);
   };
   for (const std::int32_t own : graph_->waits_of(wide.own))
-    wait_for(times_->of_node(step.ends, own));
+    wait_for(cut_->times.of_node(step.ends, own));
   if (graph_->graph.nodes[at(node)].stream != kNoStream) wait_for(stream_before(number, node));
-  const MemberClass& mine = classes_[at(wide.cls)];
+  const MemberClass& mine = cut_->classes[at(wide.cls)];
   const Ps* price =
       &step.prices->kinds[mine.kind].ps[at(wide.key) * kinds_->members(mine.kind).size()];
   const Ps begin = ends[0];
@@ -145,7 +144,7 @@ void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
   for (const Draws& drawn : graph_->graph.draws_of(graph_->graph.nodes[at(node)]))
     for (std::int64_t k = 0; k < drawn.count; ++k)
       ends[0] += step.prices->draws[static_cast<std::size_t>(drawn.first + k)];
-  if (asks_[at(node)]) {
+  if (cut_->asks[at(node)]) {
     const Ps end = mover_.end_of(number, node, begin, ends[0], now);
     if (end == kNever) return;
     ends[0] = end;
@@ -156,11 +155,11 @@ void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
 // A member's step lasts at least one picosecond.
 void WideRuns::end_node(std::int64_t number, std::int32_t node, Ps now) {
   Step& step = of(number);
-  const std::span<Ps> ends = times_->of_node(step.ends, node);
+  const std::span<Ps> ends = cut_->times.of_node(step.ends, node);
   const std::int32_t cls = ended_class_[at(node)];
   std::span<const Ps> starts;
   if (cls >= 0) {
-    starts = times_->of_node(step.ends, graph_->graph.members[at(cls)].begin);
+    starts = cut_->times.of_node(step.ends, graph_->graph.members[at(cls)].begin);
     for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = std::max(ends[i], starts[i] + 1);
   }
   const Ps last = std::ranges::max(ends);
@@ -171,7 +170,7 @@ void WideRuns::end_node(std::int64_t number, std::int32_t node, Ps now) {
   if (next_step_[at(node)] >= 0 && is_open(number + 1))
     lead_to(number + 1, {next_step_[at(node)], true}, last);
   if (cls < 0) return;
-  const MemberClass& mine = classes_[at(cls)];
+  const MemberClass& mine = cut_->classes[at(cls)];
   for (std::size_t i = 0; i < ends.size(); ++i)
     mover_.member_ended(number, at(mine.members[i]), starts[i], ends[i], now);
 }
@@ -182,16 +181,14 @@ void WideRuns::lead_to(std::int64_t number, const Follower& follower, Ps end) {
   if (--step.missing[at(follower.node)] == 0) due_.push_back({number, follower.node});
 }
 
-void WideRuns::forget() {
-  while (!steps_.empty() && steps_.front().left == 0) {
-    Step& step = steps_.front();
-    for (const std::int32_t stream : graph_->streams)
-      std::ranges::copy(times_->of_node(step.ends, last_of_stream_[at(stream)]),
-                        times_->of_stream(free_, stream).begin());
-    spare_.push_back(std::move(step));
-    steps_.pop_front();
-    ++first_;
-  }
+void WideRuns::forget_oldest() {
+  Step& step = steps_.front();
+  for (const std::int32_t stream : graph_->streams)
+    std::ranges::copy(cut_->times.of_node(step.ends, last_of_stream_[at(stream)]),
+                      cut_->times.of_stream(free_, stream).begin());
+  spare_.push_back(std::move(step));
+  steps_.pop_front();
+  ++first_;
 }
 
 }  // namespace llmsim

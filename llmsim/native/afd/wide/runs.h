@@ -29,15 +29,27 @@ class StepMover {
   ~StepMover() = default;
 };
 
+// A graph, the classes of its members, and where its times are.
+struct WideCut {
+  WideCut(const WideGraph& all, std::vector<MemberClass> of_members)
+      : graph(&all), classes(std::move(of_members)), times(all, classes), asks(all.nodes.size()) {}
+  WideCut(const WideCut&) = delete;  // the times know where the classes are
+  WideCut& operator=(const WideCut&) = delete;
+
+  const WideGraph* graph;
+  std::vector<MemberClass> classes;
+  WideTimes times;
+  std::vector<bool> asks;  // by node: whether the mover is asked
+};
+
 class WideRuns {
  public:
   explicit WideRuns(StepMover& mover) : mover_(mover) {}
 
   // Forgets all steps. The next one has that number, is of these classes, and finds the streams
-  // (StepCarry::free) free at these times. `asks`: by node, whether the mover is asked. The graph
-  // outlives this.
-  void restart(std::int64_t number, const WideGraph& graph, const MemberKinds& kinds,
-               std::vector<MemberClass> classes, std::vector<bool> asks, std::span<const Ps> free);
+  // (StepCarry::free) free at these times. The cut and its graph outlive all steps.
+  void restart(std::int64_t number, const WideCut& cut, const MemberKinds& kinds,
+               std::span<const Ps> free);
   // The next step. What happened before now is made up for.
   void begin(std::shared_ptr<const AfdPrices> prices, const StepStart& start, Ps now);
   // A node that the mover has moved has ended.
@@ -45,13 +57,13 @@ class WideRuns {
 
   bool started() const { return graph_ != nullptr; }
   const WideGraph& graph() const { return *graph_; }
-  const std::vector<MemberClass>& classes() const { return classes_; }
+  const std::vector<MemberClass>& classes() const { return cut_->classes; }
   std::int64_t bytes(std::int64_t step, std::int32_t node) const;
   // The ends of a node, by member of its class; of one that has ended.
   std::span<const Ps> ends_of(std::int64_t step, std::int32_t node) const;
   // The number of the oldest step that has nodes left; and when the streams were free before it.
   std::int64_t oldest() const { return first_; }
-  void copy_free(std::span<Ps> free) const { times_->scatter(free_, free); }
+  void copy_free(std::span<Ps> free) const { cut_->times.scatter(free_, free); }
 
  private:
   struct Step {
@@ -85,14 +97,15 @@ class WideRuns {
   void run(Ps now);
   void time(std::int64_t step, std::int32_t node, Ps now);
   void end_node(std::int64_t step, std::int32_t node, Ps now);
-  void forget();
+  void forget() {
+    while (!steps_.empty() && steps_.front().left == 0) forget_oldest();
+  }
+  void forget_oldest();
 
   StepMover& mover_;
   const WideGraph* graph_ = nullptr;
   const MemberKinds* kinds_ = nullptr;
-  std::vector<MemberClass> classes_;
-  std::unique_ptr<WideTimes> times_;
-  std::vector<bool> asks_;
+  const WideCut* cut_ = nullptr;
   // Of the graph, by node.
   std::vector<std::int32_t> first_follower_, waits_;
   std::vector<Follower> followers_;
@@ -106,7 +119,8 @@ class WideRuns {
   std::vector<Ps> free_;     // by stream, wide, after the last forgotten step
   // Nodes that may begin, in this order, so that a step comes to its end before the next one goes
   // far.
-  std::deque<Due> due_;
+  std::vector<Due> due_;
+  std::size_t next_due_ = 0;
 };
 
 }  // namespace llmsim
