@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.api.cluster import starter_fields
+from llmsim.api.cluster import Sizes, starter_fields
 from llmsim.cli.run.command_line import given_path
 
 HELP = (
@@ -84,7 +84,7 @@ def command(
     """Checks that the model exists and can be split so, and writes the file."""
     from llmsim.export.files import atomic_writer, check_writable
 
-    fields = starter_fields(model, hardware, [None] * instances, (tp, pp, ep), devices_per_node)
+    fields = starter_fields(model, hardware, [None] * instances, Sizes(tp, pp, ep), devices_per_node)
     text = json.dumps(fields, indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)

@@ -90,7 +90,11 @@ def read(source: Source, head: Head) -> Table:
             break
     table = reader.table
     if not len(table):
-        raise InputError(f"{source.path}: none of the conversations has an answer to a question")
+        asked = any(head.has(name) for name in ("max_tokens", "max_completion_tokens"))
+        instead = "; format=openai takes lines with max_tokens as requests" if asked else ""
+        raise InputError(
+            f"{source.path}: none of the conversations has an answer to a question{instead}"
+        )
     table.notes.append(f"{source.path}: token counts {reader.how}")
     if source.options.rate is None:
         table.notes.append(
