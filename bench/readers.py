@@ -174,7 +174,10 @@ FORMATS: dict[str, tuple[str, Callable[[Line], str]]] = {
     "tracelab": ("", _tracelab),
     "weka": ("", _weka),
     "sharegpt": ("", _sharegpt),
-    "csv": ("created,prompt_tokens,completion_tokens", lambda x: f"{x.at_s:.3f},{x.prompt},{x.answer}"),
+    "csv": (
+        "created,prompt_tokens,completion_tokens",
+        lambda x: f"{x.at_s:.3f},{x.prompt},{x.answer}",
+    ),
     "jsonl": (
         "",
         lambda x: (

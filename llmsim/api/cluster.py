@@ -117,12 +117,15 @@ class Cluster:
         tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
         dp = _one_size("dp", dp, "data_parallel_size", data_parallel_size)
+        _check_ranks(dp, attention, ffn)
         sizes = {"tp": tp, "pp": pp, "dp": dp, "devices_per_node": devices_per_node}
         _check_counts(sizes if ep is None else {**sizes, "ep": ep}, 1)
         tp_of = _tp_of_roles(roles, {"prefill": prefill_tp, "decode": decode_tp})
         _check_names({"model": model, "device": device})
         model, device = fspath(model), fspath(device)
-        fields = starter_fields(model, device, roles, Sizes(tp, pp, ep, dp), devices_per_node, tp_of)
+        fields = starter_fields(
+            model, device, roles, Sizes(tp, pp, ep, dp), devices_per_node, tp_of
+        )
         return cls.of(fields)
 
     def __repr__(self) -> str:
@@ -247,6 +250,17 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
         )
     roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
     return roles or [None] * instances
+
+
+def _check_ranks(dp: int, attention: int, ffn: int) -> None:
+    """Raises InputError for data-parallel ranks of instances that run halves of layers."""
+    if dp != 1 and attention:
+        raise InputError(
+            f"dp is {dp} beside attention {attention} and ffn {ffn}, whose instances run halves of "
+            "layers; give more of them, and leave dp out",
+            field="dp",
+            value=dp,
+        )
 
 
 def _tp_of_roles(
@@ -476,7 +490,9 @@ def _instance(model: str, device: str, sizes: Sizes) -> dict[str, Any]:
     if ep is not None and not shape.num_experts:
         raise InputError(f"--ep is {ep}; {model} has no experts, leave the option out")
     if dp == 1:
-        operators(shape, Layout(tp, ep or 1), resolve_dtypes(shape))  # raises where it cannot be split
+        operators(
+            shape, Layout(tp, ep or 1), resolve_dtypes(shape)
+        )  # raises where it cannot be split
     if pp > shape.num_layers:
         raise InputError(f"--pp is {pp}; {model} has {shape.num_layers} layers for so many stages")
     sheet = data_sheet(device)

@@ -1,5 +1,5 @@
-"""Logs of OpenAI's answers in JSON Lines, requests to its API, and block ids that contradict a block
-size.
+"""Logs of OpenAI's answers in JSON Lines, requests to its API, and block ids that contradict a
+block size.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmsim.config.errors import InputError
-from llmsim.core import Workload
+from llmsim.core import Severity, Workload, severity_of
 from llmsim.workload import load_dataset
 from llmsim.workload.formats import Trace, read_trace
 from llmsim.workload.options import TraceOptions
@@ -29,9 +29,7 @@ def told(path: Path, **options: Any) -> Trace:
 
 
 def lengths(workload: Workload) -> list[tuple[int, int]]:
-    return list(
-        zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True)
-    )
+    return list(zip(workload.input_tokens.tolist(), workload.output_tokens.tolist(), strict=True))
 
 
 def refused(path: Path, **options: Any) -> str:
@@ -94,7 +92,7 @@ def test_failures_are_requests_without_tokens_and_need_no_time(tmp_path: Path) -
     path = written(tmp_path, answer, {**answer, "created": "soon"})
     assert ':2:1: "created" is "soon", but must be a time of at most' in refused(path)
     path = written(tmp_path, answer, {**answer, "usage": {"prompt_tokens": "7"}})
-    assert ':2:1' not in refused(path) and '"usage.prompt_tokens": expected "int' in refused(path)
+    assert ":2:1" not in refused(path) and '"usage.prompt_tokens": expected "int' in refused(path)
 
 
 def test_batches_and_single_rows_of_a_log_agree(tmp_path: Path) -> None:
@@ -159,6 +157,25 @@ def test_requests_of_a_batch_have_the_length_of_their_limit(tmp_path: Path) -> N
 def test_requests_that_cannot_be_read(row: dict[str, Any], said: str, tmp_path: Path) -> None:
     sound = {"custom_id": "x", "body": {"prompt": "a", "max_tokens": 3}}
     assert said in refused(written(tmp_path, sound, row))
+
+
+def test_what_changes_the_meaning_of_figures_is_shown_by_every_run(tmp_path: Path) -> None:
+    talk = tmp_path / "t.json"
+    talk.write_text((SAMPLES / "sharegpt.json").read_text())
+    row = {"input_length": 3, "output_length": 4}
+    for path, sentences in (
+        (talk, ("token counts are estimates", "conversations have no times")),
+        (
+            SAMPLES / "openai_batch.jsonl",
+            ("no arrivals are", "answers are as", "prompts are given"),
+        ),
+        (written(tmp_path, row), ("no timestamps, so all requests begin at 0",)),
+    ):
+        shown = [n for n in told(path).workload.notes if severity_of(n) is Severity.DECISION]
+        assert len(shown) == len(sentences)
+        assert all(any(sentence in note for note in shown) for sentence in sentences)
+    spread = told(talk, rate=2.0).workload.notes
+    assert sum(severity_of(note) is Severity.DECISION for note in spread) == 1
 
 
 def hashed(tokens: int, ids: int) -> dict[str, Any]:

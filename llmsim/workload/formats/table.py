@@ -126,10 +126,10 @@ class Table(Collected):
             texts.listed() if texts else blank for texts in (rows.sessions, rows.models)
         )
         lengths = (np.array(rows.input_tokens).tolist(), np.array(rows.output_tokens).tolist())
-        names = rows.request_ids or blank
-        columns = (rows.labels or sessions, rows.ids or blank, models, repeated, names)
+        details = list(zip(rows.request_ids or blank, repeated, strict=True))
+        columns = (rows.labels or sessions, rows.ids or blank, models, details)
         of = zip(rows.numbers(), rows.at_ns.tolist(), *lengths, after, aside, *columns, strict=True)
-        for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, repeats, name in of:
+        for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, said in of:
             added = self.add(
                 number,
                 at_ns,
@@ -141,8 +141,8 @@ class Table(Collected):
                 model=model,
                 aside=alone,
             )
-            if added and (repeats is not None or name is not None):
-                self.detail(request_id=name, repeats=repeats)
+            if added:
+                self.detail(request_id=said[0], repeats=said[1])
 
     def name(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
         """The block ids of the rows from `first` to the last, `counts` for each, as 64 bits with or

@@ -1,5 +1,5 @@
-"""Requests to OpenAI's API, whose prompts are texts or token ids: batch files (`body`), bodies alone,
-and the dataset `custom` of vllm bench (`prompt`, `output_tokens`).
+"""Requests to OpenAI's API, whose prompts are texts or token ids: batch files (`body`), bodies
+alone, and the dataset `custom` of vllm bench (`prompt`, `output_tokens`).
 
 An answer has `output_tokens`, or as many as the request allows. Requests begin at 0 unless the
 lines have times beside the bodies. The output file of a batch has counts (own.json_columns).
@@ -13,7 +13,8 @@ import numpy as np
 
 from llmsim.core import Int64
 from llmsim.workload.formats.batches import Batch, each
-from llmsim.workload.formats.cloud.mooncake_text import LIMITS, Prompts, answer_limit
+from llmsim.workload.formats.chat.sharegpt import note_counts
+from llmsim.workload.formats.cloud.mooncake_text import LIMITS, TEXTS, Prompts, answer_limit
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.own.clock import Clock, Moment, arrival_ns
 from llmsim.workload.formats.own.json_columns import text_or_none
@@ -82,7 +83,7 @@ class _Reader:
         self._at: Callable[[Row], Moment | None] | None = None
         if arrival:
             fields = [("at", Moment | None, None)]
-            self.kind = msgspec.defstruct(
+            self.kind = msgspec.defstruct(  # type: ignore[assignment]
                 "TimedRow", fields, bases=(Row,), rename={"at": arrival}, gc=False
             )
             self._at = lambda row: row.at  # type: ignore[attr-defined]
@@ -120,7 +121,7 @@ class _Reader:
             )
         )
 
-    def _lengths(self, number: int, row: Row, body: Mapping[str, Any]) -> tuple[int, int]:
+    def _lengths(self, number: int, row: Row, body: dict[str, Any]) -> tuple[int, int]:
         """Tokens of the prompt and of the answer."""
         path = "" if row.body is None else "body."
         asked = self._prompts.of_payload(body)
@@ -149,7 +150,7 @@ class _Reader:
         if self._at is None:
             return np.zeros(len(rows), dtype=np.int64)
         at = [*map(self._at, rows)]
-        at_ns = None if None in at else self._clock.all_ns(at)
+        at_ns = None if None in at else self._clock.all_ns(at)  # type: ignore[arg-type]
         if at_ns is None:
             found = [
                 arrival_ns(self.table, self._clock, self._arrival, *each_row)
@@ -160,20 +161,16 @@ class _Reader:
 
     def closed(self) -> Table:
         """The table, with notes on where its lengths come from."""
-        path = self.table.source.path
         if self._prompts.how:
-            self.table.notes.append(
-                f"{path}: prompts are given as text, and their token counts {self._prompts.how}"
-            )
+            note_counts(self.table, TEXTS, self._prompts.how)
         if self._limited:
-            self.table.notes.append(
-                f"{path}: answers are as long as max_tokens allows; the server's may have been "
-                "shorter"
+            self.table.say(
+                "answers are as long as max_tokens allows; a server's may have been shorter"
             )
         return self.table
 
 
-def _body(row: Row) -> Mapping[str, Any]:
+def _body(row: Row) -> dict[str, Any]:
     """The body of a request, which may be the line itself."""
     if row.body is not None:
         return row.body

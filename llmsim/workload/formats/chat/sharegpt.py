@@ -95,11 +95,9 @@ def read(source: Source, head: Head) -> Table:
         raise InputError(
             f"{source.path}: none of the conversations has an answer to a question{instead}"
         )
-    table.notes.append(f"{source.path}: token counts {reader.how}")
+    note_counts(table, "token counts", reader.how)
     if source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: conversations have no times and all begin at 0; rate= spreads them"
-        )
+        table.say("conversations have no times and all begin at 0; rate= spreads them")
     return table
 
 
@@ -322,6 +320,14 @@ def _sizes(texts: list[str]) -> Int64:
 def _estimated(sizes: Int64) -> Int64:
     """Tokens of texts of so many bytes, without a tokenizer."""
     return np.maximum(-(-sizes // BYTES_PER_TOKEN), 1)
+
+
+def note_counts(table: Table, what: str, how: str) -> None:
+    """Notes how tokens were counted, in every run where that is an estimate."""
+    if table.source.options.tokenizer is None:
+        table.say(f"{what} {how}")
+    else:
+        table.notes.append(f"{table.source.path}: {what} {how}")
 
 
 def counter(source: Source) -> tuple[Callable[[str], int] | None, str]:

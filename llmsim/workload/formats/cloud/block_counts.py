@@ -1,7 +1,8 @@
 """Compares how many block ids a trace's rows have with how many blocks their prompts have.
 
 The published traces of Mooncake and Bailian have an id for every block, the last of which may be
-partial. Fewer ids leave the end of a prompt unnamed. More ids than blocks contradict the block size.
+partial. Fewer ids leave the end of a prompt unnamed. More ids than blocks contradict the block
+size.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.core import Note
 from llmsim.workload.formats.table import Table
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -79,7 +81,8 @@ class BlockCounts:
                 f"{self._first}; every line fits blocks of {size}, which block={size} says",
             )
         other = f", or block={self._fitting[0]} if that is meant" if self._fitting else ""
-        self._table.notes.append(
-            f"{source.path}:{self._first_line}: {self._first}; {self._beyond} such lines, whose last "
-            f"ids are not used{other}; block= names the block size"
+        sentence = (
+            f"{source.path}:{self._first_line}: {self._first}; {self._beyond} such lines, whose "
+            f"last ids are not used{other}; block= names the block size"
         )
+        self._table.notes.append(Note(sentence))

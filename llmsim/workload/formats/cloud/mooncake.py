@@ -15,8 +15,9 @@ from msgspec import Meta
 from llmsim.core import Workload
 from llmsim.workload.block_content_ids import coarser
 from llmsim.workload.formats.batches import Batch, each
+from llmsim.workload.formats.chat.sharegpt import note_counts
 from llmsim.workload.formats.cloud.block_counts import BlockCounts
-from llmsim.workload.formats.cloud.mooncake_text import LIMITS, Prompts, answer_limit
+from llmsim.workload.formats.cloud.mooncake_text import LIMITS, TEXTS, Prompts, answer_limit
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source, Texts
@@ -69,9 +70,7 @@ def read(source: Source, head: Head) -> Table:
     untimed = head.first is not None and all(head.first.get(name) is None for name in times)
     prompts = Prompts(source)
     if untimed and source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them"
-        )
+        table.say("no timestamps, so all requests begin at 0; rate= spreads them")
     for batch in json_batches(table, Row):
         if not isinstance(batch, Batch) or not (
             table.wants(len(batch.records)) and _take_all(table, batch, blocks)
@@ -85,9 +84,7 @@ def read(source: Source, head: Head) -> Table:
             break
     blocks.close()
     if prompts.how:
-        table.notes.append(
-            f"{source.path}: prompts are given as text, and their token counts {prompts.how}"
-        )
+        note_counts(table, TEXTS, prompts.how)
     return table
 
 

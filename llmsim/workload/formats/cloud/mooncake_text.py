@@ -18,6 +18,7 @@ from llmsim.workload.formats.source import Source
 from llmsim.workload.formats.table import Table
 from llmsim.workload.limits import MAX_TOKENS
 
+TEXTS = "prompts are given as text, and their token counts"
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Where a request's body says how long its answer may be."""
 
@@ -60,8 +61,10 @@ class Prompts:
         prompt = body.get("prompt", body.get("input"))
         for messages in (body.get("messages"), prompt):
             if isinstance(messages, list) and messages and isinstance(messages[0], dict):
-                said = [{"content": body.get("instructions")}, *messages]
-                return self.of_messages(said, body.get("tools"), None, 0, delta=False)
+                instructions = body.get("instructions")
+                if instructions:
+                    messages = [{"content": instructions}, *messages]
+                return self.of_messages(messages, body.get("tools"), None, 0, delta=False)
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, list) and prompt and set(map(type, prompt)) <= {int, float}:
@@ -79,6 +82,8 @@ def answer_limit(
         value = body.get(name)
         if value is None:
             continue
+        if type(value) is int and 0 <= value <= MAX_TOKENS:
+            return value
         tokens = finite(value)
         if tokens is None or not tokens.is_integer() or not 0 <= tokens <= MAX_TOKENS:
             raise table.refusal(
@@ -97,15 +102,16 @@ def _text(message: Any) -> str:
     if not isinstance(message, dict):
         return ""
     content = message.get("content")
+    calls = message.get("tool_calls")
+    if type(content) is str and not calls:  # most messages of long files
+        return content
     parts = content if isinstance(content, list) else [content]
     texts = [
         part if isinstance(part, str) else part.get("text")
         for part in parts
         if isinstance(part, str | dict)
     ]
-    return "".join(text for text in texts if isinstance(text, str)) + _encoded(
-        message.get("tool_calls")
-    )
+    return "".join(text for text in texts if isinstance(text, str)) + _encoded(calls)
 
 
 def _encoded(value: Any) -> str:

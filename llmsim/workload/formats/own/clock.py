@@ -1,5 +1,5 @@
-"""Times of a log whose unit nobody has declared: dates, or numbers whose unit the column's name ends
-with.
+"""Times of a log whose unit nobody has declared: dates, or numbers whose unit the column's name
+ends with.
 
 Where it names none, numbers beyond the year 5000 as seconds are taken as ms, us or ns since 1970,
 all others as seconds.

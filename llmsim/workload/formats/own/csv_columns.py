@@ -16,9 +16,7 @@ OPTIONAL = ("model", "session_id", "request_id")
 
 
 def detect(head: Head) -> bool:
-    return head.kind == "csv" and all(
-        known_column(head.columns, names) for names in ROLES
-    )
+    return head.kind == "csv" and all(known_column(head.columns, names) for names in ROLES)
 
 
 def read(source: Source, head: Head) -> Table:
@@ -50,9 +48,7 @@ def read(source: Source, head: Head) -> Table:
     return table
 
 
-def _arrival_ns(
-    rows: CsvRows, clock: Clock, number: int, fields: list[str], column: int
-) -> int:
+def _arrival_ns(rows: CsvRows, clock: Clock, number: int, fields: list[str], column: int) -> int:
     """The time in one row; refuses what is none."""
     at_ns = clock.ns(fields[column])
     if at_ns is None:

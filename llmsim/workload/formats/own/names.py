@@ -98,7 +98,4 @@ def named_columns(table: Table, columns: Sequence[str], what: str) -> tuple[str,
 def note_no_arrivals(table: Table, arrival: str) -> None:
     """Notes that all requests begin at 0, where no column has arrivals and nothing spreads them."""
     if not arrival and table.source.options.rate is None:
-        table.notes.append(
-            f"{table.source.path}: no arrivals are named, so all requests begin at 0; rate= "
-            "spreads them"
-        )
+        table.say("no arrivals are named, so all requests begin at 0; rate= spreads them")
