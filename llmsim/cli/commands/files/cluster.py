@@ -106,8 +106,6 @@ def command(
     check_writable(output)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(
-        f"{output}: {instances} x {sizes.devices} {hardware}; the driver of a device reports a little "
-        "less memory than"
-    )
+    each = f"{instances} x {sizes.devices} {hardware}"
+    typer.echo(f"{output}: {each}; the driver of a device reports a little less memory than")
     typer.echo("its data sheet says (mem_size, GiB): put there what yours reports")
