@@ -118,6 +118,10 @@ def test_names_of_other_formats_keep_their_format(tmp_path: Path) -> None:
     assert told(written(tmp_path, row)).format == "mooncake"
     assert told(written(tmp_path, row), format="jsonl").format == "jsonl"
     assert "format=jsonl reads it as such" in refused(written(tmp_path, row), unit="s")
+    text = {"prompt": "x" * 8, "timestamp": 0, "input_length": 9, "output_length": 3}
+    assert told(written(tmp_path, text)).format == "mooncake"
+    counted = {"prompt": "x" * 8, "created": 0, "prompt_tokens": 9, "completion_tokens": 3}
+    assert told(written(tmp_path, counted)).format == "jsonl"
     texts = {"input": "Say hello.", "output": "Hello."}
     assert "not a trace that is known" in refused(written(tmp_path, texts))
     path = tmp_path / "list.json"
@@ -136,6 +140,10 @@ def test_requests_of_a_batch_have_the_length_of_their_limit(tmp_path: Path) -> N
     path = written(tmp_path, {"created": 1.5, **body}, {"created": 2, **body})
     timed = told(path).workload
     assert timed.arrival_ps.tolist() == [0, 500_000_000 * NS]
+    said = [{"role": "user", "content": "a" * (1 << 19)}]
+    request = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions"}
+    path = written(tmp_path, {**request, "body": {"messages": said, "max_tokens": 4}})
+    assert lengths(told(path).workload) == [(1 << 17, 4)]
     asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     path = written(tmp_path, asked, asked)
     assert "format=openai takes lines with max_tokens as requests" in refused(path)
@@ -146,8 +154,8 @@ def test_requests_of_a_batch_have_the_length_of_their_limit(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"body": {"prompt": "a"}}, ':2:1: "body.max_tokens" is missing, which the length of'),
-        ({"prompt": "a"}, ':2:1: "max_tokens" is missing, which the length of'),
+        ({"body": {"prompt": "a"}}, ':2:1: "body.max_tokens" is missing, the length of the'),
+        ({"prompt": "a"}, ':2:1: "output_tokens" is missing, the length of the'),
         ({"body": {"max_tokens": 3}}, ":2:1: no prompt: a request has body.prompt, a text or"),
         ({"body": {"prompt": ["a", "b"], "max_tokens": 3}}, ":2:1: no prompt: "),
         ({"body": {"prompt": "a", "max_tokens": 2.5}}, ':2:1: "body.max_tokens" is 2.5, but'),

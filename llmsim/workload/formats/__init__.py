@@ -27,7 +27,6 @@ FORMATS = {
     "aiperf": "bench.aiperf",
     "weka": "chat.weka",
     "vllm-bench": "bench.vllm_bench",
-    "openai": "chat.openai",
     "sharegpt": "chat.sharegpt",
     "mooncake": "cloud.mooncake",
     "azure": "cloud.azure",
@@ -36,6 +35,7 @@ FORMATS = {
     "baseten": "cloud.baseten",
     "csv": "own.csv_columns",
     "jsonl": "own.json_columns",
+    "openai": "chat.openai",
 }
 """Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has
 it.

@@ -135,12 +135,14 @@ class _Reader:
             )
         answered = answer_limit(self.table, number, body, ANSWERS, path)
         if answered is None:
+            name = "output_tokens" if row.body is None else "body.max_tokens"
+            instead = (
+                "max_tokens may say it, too"
+                if row.body is None
+                else "the output file of the batch has it as usage.completion_tokens"
+            )
             raise self.table.refusal(
-                number,
-                (
-                    f'"{path}max_tokens" is missing, which the length of an answer is read from; '
-                    "the output file of a batch has it, too, as usage.completion_tokens"
-                ),
+                number, f'"{name}" is missing, the length of the answer; {instead}'
             )
         self._limited |= body.get("output_tokens") is None
         return asked, answered

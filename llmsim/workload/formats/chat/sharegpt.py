@@ -63,6 +63,8 @@ class Conversation(msgspec.Struct, gc=False):
 def detect(head: Head) -> bool:
     if head.kind == "parquet":
         return any(name in head.columns for name in SAID)
+    if head.first is None and head.has("custom_id", "method", "url", "body"):
+        return False  # a batch file of OpenAI's, whose first line is longer than the head
     said = head.has("conversations") or head.has("conversation")
     timed = (
         "input_length",
