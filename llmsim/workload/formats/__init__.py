@@ -35,7 +35,7 @@ FORMATS = {
     "baseten": "cloud.baseten",
     "csv": "own.csv_columns",
     "jsonl": "own.json_columns",
-    "openai": "chat.openai",
+    "openai": "own.openai_requests",
 }
 """Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has
 it.

@@ -1,1 +1,1 @@
-"""Logs of the user's own, whose columns or keys have usual names or names that are given."""
+"""Logs of the user's own, under usual or given names, and requests of OpenAI's API."""
