@@ -123,6 +123,16 @@ def _sharegpt(line: Line) -> str:
     )
 
 
+def _openai(line: Line) -> str:
+    said = [
+        {"role": "system", "content": WORDS[0] * 2},
+        {"role": "user", "content": WORDS[line.prompt % 2] * (1 + line.prompt // 40)},
+    ]
+    body = {"model": "m", "messages": said, "max_tokens": line.answer}
+    request = {"custom_id": f"r{line.number}", "method": "POST", "url": "/v1/chat/completions"}
+    return json.dumps({**request, "body": body})
+
+
 FORMATS: dict[str, tuple[str, Callable[[Line], str]]] = {
     "llmservingsim": (
         "",
@@ -164,6 +174,19 @@ FORMATS: dict[str, tuple[str, Callable[[Line], str]]] = {
     "tracelab": ("", _tracelab),
     "weka": ("", _weka),
     "sharegpt": ("", _sharegpt),
+    "csv": (
+        "created,prompt_tokens,completion_tokens",
+        lambda x: f"{x.at_s:.3f},{x.prompt},{x.answer}",
+    ),
+    "jsonl": (
+        "",
+        lambda x: (
+            f'{{"id": "chatcmpl-{x.bits:032x}", "created": {1_700_000_000 + x.at_s:.3f}, "model": '
+            f'"m", "usage": {{"prompt_tokens": {x.prompt}, "completion_tokens": {x.answer}, '
+            f'"total_tokens": {x.prompt + x.answer}}}}}'
+        ),
+    ),
+    "openai": ("", _openai),
 }
 """Format -> first line of its file, and each other one."""
 

@@ -120,7 +120,7 @@ ORDERS = {
         "cli",
     ],
     "llmsim/workload": ["formats", "synthetic", "generators"],
-    "llmsim/workload/formats": ["chat", "cloud", "bench"],
+    "llmsim/workload/formats": ["chat", "cloud", "bench", "own"],
     "llmsim/native": [
         "base",
         "events",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from llmsim.config.errors import InputError, nearest
 
@@ -31,8 +31,22 @@ DDR5-4800.
 
 
 Json = dict[str, Any]
-Sizes = tuple[int, int, int | None]
-"""tp, pp and ep of an instance."""
+
+
+class Sizes(NamedTuple):
+    """How an instance is split: `ep` None where it is not said, `dp` data-parallel ranks of
+    `tp` x `pp` devices.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    ep: int | None = None
+    dp: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices of the instance."""
+        return self.tp * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,7 @@ class Cluster:
         tp: int = 1,
         pp: int = 1,
         ep: int | None = None,
+        dp: int = 1,
         instances: int = 1,
         prefill: int = 0,
         decode: int = 0,
@@ -82,6 +97,7 @@ class Cluster:
         devices_per_node: int = 8,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
+        data_parallel_size: int | None = None,
         **others: Any,
     ) -> Self:
         """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device; or
@@ -89,21 +105,27 @@ class Cluster:
         for the prompts or without.
 
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
-        its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size` and
-        `pipeline_parallel_size` are vLLM's names of `tp` and `pp`. `prefill_tp` and `decode_tp`
-        take the place of `tp` in instances of their role. Raises InputError where the model cannot
-        be split so, where a role lacks its counterpart, and for a name that is none of these.
+        its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size`,
+        `pipeline_parallel_size` and `data_parallel_size` are vLLM's names of `tp`, `pp` and `dp`:
+        the `dp` ranks of an instance share its experts, which are cut over `tp` x `dp` devices, or
+        stay whole with `ep` = `tp` x `dp`. `prefill_tp` and `decode_tp` take the place of `tp` in
+        instances of their role. Raises InputError where the model cannot be split so, where a role
+        lacks its counterpart, and for a name that is none of these.
         """
         _refuse_others(others)
         roles = _roles(instances, prefill, decode, attention, ffn)
         tp = _one_size("tp", tp, "tensor_parallel_size", tensor_parallel_size)
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
-        sizes = {"tp": tp, "pp": pp, "devices_per_node": devices_per_node}
+        dp = _one_size("dp", dp, "data_parallel_size", data_parallel_size)
+        _check_ranks(dp, attention, ffn)
+        sizes = {"tp": tp, "pp": pp, "dp": dp, "devices_per_node": devices_per_node}
         _check_counts(sizes if ep is None else {**sizes, "ep": ep}, 1)
         tp_of = _tp_of_roles(roles, {"prefill": prefill_tp, "decode": decode_tp})
         _check_names({"model": model, "device": device})
         model, device = fspath(model), fspath(device)
-        fields = starter_fields(model, device, roles, (tp, pp, ep), devices_per_node, tp_of)
+        fields = starter_fields(
+            model, device, roles, Sizes(tp, pp, ep, dp), devices_per_node, tp_of
+        )
         return cls.of(fields)
 
     def __repr__(self) -> str:
@@ -147,8 +169,7 @@ class Cluster:
 
 
 _CALLED_HERE = {
-    "data_parallel_size": "instances",
-    "dp": "instances",
+    "dp_size": "dp",
     "replicas": "instances",
     "num_instances": "instances",
     "expert_parallel_size": "ep",
@@ -165,13 +186,15 @@ _CALLED_HERE = {
 }
 """Words of other tools for an argument of `Cluster.build`; spelling alone would not find them."""
 _BUILD = (
-    *("model", "device", "tp", "pp", "ep", "instances", "prefill", "decode", "attention", "ffn"),
+    *("model", "device", "tp", "pp", "ep", "dp", "instances"),
+    *("prefill", "decode", "attention", "ffn"),
     *(
         "prefill_tp",
         "decode_tp",
         "devices_per_node",
         "tensor_parallel_size",
         "pipeline_parallel_size",
+        "data_parallel_size",
     ),
 )
 
@@ -227,6 +250,17 @@ def _roles(instances: int, prefill: int, decode: int, attention: int, ffn: int) 
         )
     roles: list[str | None] = [role for role, count in named.items() for _ in range(count)]
     return roles or [None] * instances
+
+
+def _check_ranks(dp: int, attention: int, ffn: int) -> None:
+    """Raises InputError for data-parallel ranks of instances that run halves of layers."""
+    if dp != 1 and attention:
+        raise InputError(
+            f"dp is {dp} beside attention {attention} and ffn {ffn}, whose instances run halves of "
+            "layers; give more of them, and leave dp out",
+            field="dp",
+            value=dp,
+        )
 
 
 def _tp_of_roles(
@@ -313,15 +347,15 @@ def starter_fields(
     """The keys of a starter file: an instance for each role (None: both), on a node or, where it is
     larger, on several of its own.
 
-    `sizes` are tp, pp and ep; `tp_of` has the tp of roles with another. Raises InputError where the
-    model cannot be split so.
+    `tp_of` has the tp of roles with another. Raises InputError where the model cannot be split so.
     """
     from llmsim.model.hardware import data_sheet
 
-    tp, pp, ep = sizes
     own = tp_of or {}
     placed = {
-        role: _placed(model, device, role, (own.get(role, tp), pp, ep), roles, devices_per_node)
+        role: _placed(
+            model, device, role, sizes._replace(tp=own.get(role, sizes.tp)), roles, devices_per_node
+        )
         for role in dict.fromkeys(roles)
     }
     sheet = data_sheet(device)
@@ -361,12 +395,11 @@ def _placed(
     roles: Sequence[str | None],
     devices_per_node: int,
 ) -> _Placed:
-    tp, pp, ep = sizes
     nodes = _nodes_of(sizes, roles, devices_per_node)
     instance = _instance(model, device, sizes)
     if nodes > 1:
         instance["nnodes"] = nodes
-    return _Placed(_with_role(instance, role, ep or 1), tp * pp, nodes)
+    return _Placed(_with_role(instance, role, sizes.ep or 1), sizes.devices, nodes)
 
 
 def _described(
@@ -396,11 +429,11 @@ def _nodes_of(sizes: Sizes, roles: Sequence[str | None], devices_per_node: int) 
     """The fewest nodes that the devices of an instance fill evenly, stage by stage; raises
     InputError where there are none.
     """
-    tp, pp, _ = sizes
-    needed = tp * pp
+    tp, needed = sizes.tp, sizes.devices
     if needed <= devices_per_node:
         return 1
-    split = f"an instance of --tp {tp} x --pp {pp} needs {needed} devices, a node has "
+    ranks = f" x --dp {sizes.dp}" if sizes.dp > 1 else ""
+    split = f"an instance of --tp {tp} x --pp {sizes.pp}{ranks} needs {needed} devices, a node has "
     split += f"--devices-per-node {devices_per_node}"
     if {"attention", "ffn"} & set(roles):
         raise InputError(
@@ -452,11 +485,14 @@ def _instance(model: str, device: str, sizes: Sizes) -> dict[str, Any]:
     from llmsim.model import Layout, load_model, operators, resolve_dtypes
     from llmsim.model.hardware import data_sheet
 
-    tp, pp, ep = sizes
+    tp, pp, ep, dp = sizes
     shape = load_model(model)
     if ep is not None and not shape.num_experts:
         raise InputError(f"--ep is {ep}; {model} has no experts, leave the option out")
-    operators(shape, Layout(tp, ep or 1), resolve_dtypes(shape))  # raises where it cannot be split
+    if dp == 1:
+        operators(
+            shape, Layout(tp, ep or 1), resolve_dtypes(shape)
+        )  # raises where it cannot be split
     if pp > shape.num_layers:
         raise InputError(f"--pp is {pp}; {model} has {shape.num_layers} layers for so many stages")
     sheet = data_sheet(device)
@@ -470,9 +506,29 @@ def _instance(model: str, device: str, sizes: Sizes) -> dict[str, Any]:
         "tp_size": tp,
         "pp_size": pp,
     }
-    if shape.num_experts:
+    if dp > 1:
+        instance |= _data_parallel(sizes, has_experts=bool(shape.num_experts))
+    elif shape.num_experts:
         instance["ep_size"] = ep or 1
     return instance
+
+
+def _data_parallel(sizes: Sizes, *, has_experts: bool) -> dict[str, Any]:
+    """The keys of data-parallel ranks; raises InputError where their experts are spread over some
+    of the devices.
+    """
+    keys: dict[str, Any] = {"data_parallel_size": sizes.dp}
+    if not has_experts:
+        return keys
+    shared = sizes.tp * sizes.dp
+    if sizes.ep not in (None, 1, shared):
+        raise InputError(
+            f"--ep is {sizes.ep}, but --tp {sizes.tp} x --dp {sizes.dp} ranks share the experts; "
+            f"give --ep {shared} for whole experts, or leave it out to cut each of them",
+            field="ep",
+            value=sizes.ep,
+        )
+    return {**keys, "enable_expert_parallel": sizes.ep == shared}
 
 
 def _from_anywhere(name: str) -> str:

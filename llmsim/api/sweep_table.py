@@ -40,14 +40,19 @@ class SweepPlots(pd.plotting.PlotAccessor):
         *,
         minimise: str | Sequence[str] = "mean_tpot_ms",
         maximise: str | Sequence[str] = "output_throughput",
+        minimize: str | Sequence[str] | None = None,
+        maximize: str | Sequence[str] | None = None,
         ax: "Axes | None" = None,
     ) -> "Axes":
         """All rows over two figures, and those that no other beats as a line with names.
 
-        `minimise` and `maximise` are columns, two in all; the first is the horizontal axis. Rows
-        without a value are left out. Raises InputError for other columns.
+        `minimise` and `maximise`, also spelt `minimize` and `maximize`, are columns, two in all;
+        the first is the horizontal axis. Rows without a value are left out. Raises InputError for
+        other columns.
         """
         table = self._table
+        minimise = minimise if minimize is None else minimize
+        maximise = maximise if maximize is None else maximize
         figures = [
             *(Figure(name, False) for name in _listed(minimise)),
             *(Figure(name, True) for name in _listed(maximise)),

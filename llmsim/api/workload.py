@@ -218,7 +218,7 @@ def _as_numbers(column: str, values: Sequence[Any]) -> Sequence[Any]:
     """Dates as time since the first of them, and durations, in the unit of the column's name
     (seconds where it has none); other values as they are.
     """
-    from llmsim.workload.formats.csv_columns import UNITS, unit_of
+    from llmsim.workload.formats.own.names import UNITS, unit_of
 
     durations = _since_the_first(values)
     if durations is None:
@@ -246,7 +246,7 @@ def _since_the_first(values: Sequence[Any]) -> Sequence[Any] | None:
 @lru_cache(maxsize=64)
 def _our_words(columns: tuple[str, ...]) -> Mapping[str, str]:
     """Columns under usual names, and the name of `PER_S` or `COLUMNS` that each stands for."""
-    from llmsim.workload.formats.csv_columns import ARRIVALS, INPUTS, OUTPUTS, known_column, unit_of
+    from llmsim.workload.formats.own.names import ARRIVALS, INPUTS, OUTPUTS, known_column, unit_of
 
     found: dict[str, str] = {}
     for names, ours in ((INPUTS, "input_tokens"), (OUTPUTS, "output_tokens")):

@@ -87,28 +87,32 @@ class WiderSplit(Struct, frozen=True):
 
 
 class DoesNotFit(InfeasibleError):
-    """A model needs more memory than its devices have: the arithmetic, and what would hold it.
+    """A model needs more memory than its devices have: what would hold it, and the arithmetic.
 
     `least_gib` is the memory of a device that would do; `wider` is set where a wider split would.
     """
 
-    def __init__(self, arithmetic: str, least_gib: float, wider: WiderSplit | None = None) -> None:
-        self.arithmetic, self.least_gib, self.wider = arithmetic, least_gib, wider
+    def __init__(
+        self, problem: str, arithmetic: str, least_gib: float, wider: WiderSplit | None = None
+    ) -> None:
+        self.problem, self.arithmetic = problem, arithmetic
+        self.least_gib, self.wider = least_gib, wider
         super().__init__(self.with_remedy("" if wider is None else wider.in_keys))
 
     def __reduce__(self) -> tuple[object, ...]:
         """An error that crosses processes is made again of its parts, not of its sentence."""
-        return type(self), (self.arithmetic, self.least_gib, self.wider)
+        return type(self), (self.problem, self.arithmetic, self.least_gib, self.wider)
 
     def with_remedy(self, split: str) -> str:
         """The sentence with the wider split in the words of the reader; empty: none would do."""
         either = f"{split} or " if split else ""
         larger = f"a device of at least {self.least_gib:.2f} GiB"
-        return f"{self.arithmetic}; it would fit with {either}{larger}"
+        return f"{self.problem}; it would fit with {either}{larger}: {self.arithmetic}"
 
     def at(self, location: str) -> "DoesNotFit":
         """The same error with the place where the group stands."""
-        return DoesNotFit(f"{location}: {self.arithmetic}", self.least_gib, self.wider)
+        problem = f"{location}: {self.problem}"
+        return DoesNotFit(problem, self.arithmetic, self.least_gib, self.wider)
 
 
 class FailedRuns(LlmsimError):

@@ -13,9 +13,11 @@ MAX_SAMPLES = 128
 class ApiError(Exception):
     """An answer other than 200, with OpenAI's error object."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, param: str | None = None, kind: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param = status, message, param
+        self.status, self.message, self.param, self._kind = status, message, param, kind
 
     @property
     def body(self) -> bytes:
@@ -24,7 +26,7 @@ class ApiError(Exception):
         busy = "ServiceUnavailableError" if self.status == 503 else "BadRequestError"
         error = {
             "message": self.message,
-            "type": kinds.get(self.status, busy),
+            "type": self._kind or kinds.get(self.status, busy),
             "param": self.param,
             "code": self.status,
         }

@@ -17,7 +17,8 @@ DEVICE_CLASSES = 4
 
 def with_remedies(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> DoesNotFit:
     """The error with the smallest device, and the next wider split, that `plan` takes."""
-    return DoesNotFit(error.arithmetic, _least_gib(error, group, plan), wider_split(group, plan))
+    least_gib = _least_gib(error, group, plan)
+    return DoesNotFit(error.problem, error.arithmetic, least_gib, wider_split(group, plan))
 
 
 def _least_gib(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> float:

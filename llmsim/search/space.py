@@ -114,6 +114,8 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
 
 
+SPELLINGS = {"minimize": "minimise", "maximize": "maximise"}
+"""Fields of a search file that may be spelt in the American way."""
 FIGURES = "a list of figures, such as [devices, p99_ttft_ms]"
 NUMBERS = "a list of whole numbers, such as [1, 2, 4]"
 FORM = Form(
@@ -209,7 +211,7 @@ def load_space(path: Path) -> Space:
     """Reads and checks a JSON or YAML file; InputError names the file, the field and what would
     have worked.
     """
-    file = converted(path, read_json_or_yaml(path), SearchFile, FORM)
+    file = converted(path, _respelt(path, read_json_or_yaml(path)), SearchFile, FORM)
     plans = _plans(path, file)
     if not file.vary and not plans:
         raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
@@ -227,6 +229,20 @@ def load_space(path: Path) -> Space:
     if plans:
         dimensions.insert(0, Dimension(DEPLOYMENT, tuple(plans)))
     return Space(path, file, tuple(dimensions), plans)
+
+
+def _respelt(path: Path, data: Any) -> Any:
+    """The file with its own spelling of what is American; InputError where it has both."""
+    if not isinstance(data, dict):
+        return data
+    for american, ours in SPELLINGS.items():
+        if american in data and ours in data:
+            raise InputError(
+                f"{path}: {american} is given, and so is {ours}, which means the same; keep one of "
+                "them",
+                field=american,
+            )
+    return {SPELLINGS.get(key, key): value for key, value in data.items()}
 
 
 def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:

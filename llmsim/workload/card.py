@@ -10,6 +10,8 @@ from llmsim.core import Int64, Workload
 from llmsim.workload.block_content_ids import repeated_prompt_tokens
 
 PS_PER_S = 1e12
+PEAK_PARTS = 100
+"""Equal parts of the span, of which the busiest one is the peak."""
 
 
 def card(
@@ -43,6 +45,7 @@ def card(
         "rate_per_s": round((len(arrival) - 1) / span, 6) if span > 0 else None,
         "interarrival_cv": _ratio(float(gaps.std()), float(gaps.mean())) if len(gaps) else None,
         "peak_rate_per_s": _peak(arrival, span),
+        "peak_window_s": round(span / PEAK_PARTS, 9) if span > 0 else None,
         "input_tokens": _lengths(inputs),
         "output_tokens": _lengths(outputs),
         "longest_context_tokens": int(context.max()),
@@ -79,11 +82,11 @@ def _lengths(values: Int64) -> dict[str, float]:
 
 
 def _peak(arrival: np.ndarray[Any, np.dtype[np.float64]], span: float) -> float | None:
-    """Most arrivals in one of 100 equal parts of the span, per second."""
+    """Most arrivals in one of the equal parts of the span, per second."""
     if span <= 0:
         return None
-    counts, _ = np.histogram(arrival, bins=100)
-    return round(float(counts.max()) / (span / 100), 6)
+    counts, _ = np.histogram(arrival, bins=PEAK_PARTS)
+    return round(float(counts.max()) / (span / PEAK_PARTS), 6)
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -104,9 +107,10 @@ def render(made: dict[str, Any]) -> str:
     if rate is None:
         lines.append("  arrivals          all at once")
     else:
+        peak = f"{made['peak_rate_per_s']:,.4g}/s in {made['peak_window_s']:,.4g} s"
         lines.append(
-            f"  arrivals          {rate:,.4g}/s over {made['span_s']:,.6g} s, peak "
-            f"{made['peak_rate_per_s']:,.4g}/s, CV of gaps {'-' if cv is None else f'{cv:.3g}'}"
+            f"  arrivals          {rate:,.4g}/s over {made['span_s']:,.6g} s, peak {peak}, "
+            f"CV of gaps {'-' if cv is None else f'{cv:.3g}'}"
         )
     for name, label in (("input_tokens", "input tokens"), ("output_tokens", "output tokens")):
         values = made[name]

@@ -40,11 +40,11 @@ class TraceOptions(Struct, frozen=True):
     """A tokenizer.json for text, read by the package `tokenizers`."""
     format: str | None = None
     columns: tuple[str, str, str] | None = None
-    """Of a CSV with names of its own: the columns of arrivals ("": it has none), prompt tokens and
-    answer tokens.
+    """Of a CSV or JSON Lines with names of its own: the columns or keys of arrivals ("": it has
+    none), prompt tokens and answer tokens.
     """
     unit: str | None = None
-    """Of that CSV's arrivals: s, ms, us or ns."""
+    """Of those arrivals: s, ms, us or ns."""
 
     @property
     def changes_workload(self) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -120,12 +120,34 @@ def test_a_built_cluster_serves_on_as_many_devices() -> None:
         llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1)
 
 
+def test_data_parallel_ranks_share_experts_as_in_vllm() -> None:
+    def built(**sizes: Any) -> dict[str, Any]:
+        cluster = llmsim.Cluster.build("Qwen/Qwen3-30B-A3B", "H100", **sizes)
+        nodes = cluster.fields()["nodes"]
+        assert [len(node["instances"]) for node in nodes] == [1] + [0] * (len(nodes) - 1)
+        return cast(dict[str, Any], nodes[0]["instances"][0])
+
+    cut = built(tp=2, dp=4)
+    assert (cut["tp_size"], cut["data_parallel_size"]) == (2, 4)
+    assert cut["enable_expert_parallel"] is False and "ep_size" not in cut
+    assert built(tensor_parallel_size=2, data_parallel_size=4, ep=8)["enable_expert_parallel"]
+    assert built(tp=4, dp=4)["nnodes"] == 2
+    dense = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", dp=2)
+    assert run(cluster=dense).summary["kv_cache"][0]["devices"] == 1
+    with pytest.raises(llmsim.InputError, match=r"--ep is 4, but --tp 2 x --dp 4 .* give --ep 8"):
+        built(tp=2, dp=4, ep=4)
+    with pytest.raises(llmsim.InputError, match="dp is 2 beside attention 1 and ffn 1"):
+        built(dp=2, attention=1, ffn=1)
+    with pytest.raises(llmsim.InputError, match="dp is 2 and data_parallel_size, the same size"):
+        built(dp=2, data_parallel_size=4)
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         (
-            {"device": "H100", "data_parallel_size": 2},
-            'data_parallel_size is no option of Cluster.build; it is called "instances" here',
+            {"device": "H100", "replicas": 2},
+            'replicas is no option of Cluster.build; it is called "instances" here',
         ),
         ({"gpu": "H100"}, 'gpu is no option of Cluster.build; it is called "device" here'),
         (

@@ -269,15 +269,6 @@ def test_words_of_other_tools_say_where_it_is(
     assert found.startswith(f"{option} is not an option of ") and f" run{said}" in found
 
 
-@pytest.mark.parametrize("given", [("init",), ("cluster", "m", "H100")])
-def test_ranks_of_data_parallelism_are_told_from_copies(
-    capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
-) -> None:
-    assert '; independent copies are "--instances"; engines that share experts are ' in refusal(
-        capsys, main, "llmsim", *given, "--dp", "4"
-    )
-
-
 def test_commands_without_a_cluster_name_no_cluster_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

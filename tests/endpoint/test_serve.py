@@ -244,6 +244,25 @@ def test_a_wrong_request_is_told_what_is_wrong(
     assert code == status and words in message
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "kind"),
+    [
+        ("/v1/embeddings", {"input": "x"}, 404, "Not Found"),
+        ("/", None, 404, "Not Found"),
+        ("/v1/completions", None, 405, "Method Not Allowed"),
+    ],
+)
+def test_paths_that_it_does_not_have_are_answered_as_errors_of_the_api(
+    server: Server, path: str, body: Any, status: int, kind: str
+) -> None:
+    code, named, content = server.call(path, body)
+    error = json.loads(content)["error"]
+    assert (code, error["code"], error["type"], error["param"]) == (status, status, kind, None)
+    assert error["message"].startswith(f"{kind}: {'GET' if body is None else 'POST'} {path} is no")
+    assert named["content-type"] == "application/json"
+    assert ("allow" in named) == (status == 405)
+
+
 def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
     status, message = server.error("/v1/completions", b"x" * ((16 << 20) + 1))
     assert status == 413 and "16777216 bytes" in message

@@ -85,12 +85,14 @@ TRACES = {
     "aiperf": ("aiperf",),
     "weka": ("weka",),
     "vllm-bench": ("vllm_bench",),
-    "sharegpt": ("sharegpt", "wildchat", "openai"),
+    "sharegpt": ("sharegpt", "wildchat", "openai_messages"),
     "mooncake": ("mooncake", "servegen_batch"),
     "azure": ("azure",),
     "burstgpt": ("burstgpt",),
     "vidur": ("vidur", "frontier"),
     "csv": ("servegen.csv", "splitwise"),
+    "jsonl": ("openai_log", "openai_batch_output"),
+    "openai": ("openai_batch.jsonl", "vllm_custom"),
 }
 
 

@@ -77,12 +77,16 @@ def test_experts_stay_spread_over_all_devices() -> None:
 
 
 def test_a_refusal_crosses_processes_whole() -> None:
-    error = DoesNotFit("a model does not fit", 12.5, WiderSplit(4, 2, None, 1, 1))
+    error = DoesNotFit(
+        "a model does not fit", "it needs 9 of 8 GiB", 12.5, WiderSplit(4, 2, None, 1, 1)
+    )
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
-    assert str(error).endswith(
-        "with tp_size 4, pp_size 2 on 8 devices or a device of at least 12.50 GiB"
+    assert str(error) == (
+        "a model does not fit; it would fit with tp_size 4, pp_size 2 on 8 devices or a device of "
+        "at least 12.50 GiB: it needs 9 of 8 GiB"
     )
+    assert (again.problem, again.arithmetic) == (error.problem, error.arithmetic)
     assert (again.least_gib, again.wider) == (error.least_gib, error.wider)
 
 

@@ -15,10 +15,10 @@ from package import PRESETS
 from test_space import cluster, space
 
 from llmsim.cli import main
-from llmsim.config.errors import InvariantError
+from llmsim.config.errors import InputError, InvariantError
 from llmsim.search import study
 from llmsim.search.journal import Trial
-from llmsim.search.space import Space
+from llmsim.search.space import Space, load_space
 from llmsim.sizing.workers.forks import fork_worker
 
 Json = dict[str, Any]
@@ -267,6 +267,20 @@ def test_goodput_needs_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert '"goodput.share" has no targets to meet; say "--goodput"' in captured.err
     path = written(tmp_path, vary={"replicas": [4]})
     assert main(["search", str(path), "-o", str(tmp_path / "met"), "-j", "1"]) == 0
+
+
+def test_american_spellings_mean_the_same(tmp_path: Path) -> None:
+    fields = yaml.safe_load(written(tmp_path).read_text(encoding="utf-8"))
+    del fields["minimise"]
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        yaml.safe_dump(fields | {"minimize": ["devices"], "maximize": ["output_throughput"]})
+    )
+    file = load_space(other).file
+    assert (file.minimise, file.maximise) == (["devices"], ["output_throughput"])
+    other.write_text(yaml.safe_dump(fields | {"minimize": ["devices"], "minimise": ["devices"]}))
+    with pytest.raises(InputError, match="minimize is given, and so is minimise"):
+        load_space(other)
 
 
 def test_an_unknown_figure_names_the_nearest(

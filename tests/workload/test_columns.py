@@ -106,11 +106,12 @@ def test_a_unit_that_is_given_holds(tmp_path: Path) -> None:
         ("a,b,c\nnan,2,3\n", ",columns=a|b|c", ':2:1: "a" is "nan", but must be a time'),
         ("a,b,c\n1,2.5,3\n", ",columns=a|b|c", ':2:3: "b" is "2.5", but must be an integer'),
         ("a,b,c\n1,1,360,3\n", ",columns=a|b|c", ":2:1: 4 fields, but the header names 3"),
-        ('{"a": 1}\n', ",columns=a|b|c", ":1:1: not a CSV"),
+        ('{"a": 1}\n', ",columns=a|b|c,format=csv", ":1:1: not a CSV"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n",
             ",unit=ms",
-            '"unit" is for a CSV with names of its own',
+            '"unit" is for a CSV or JSON Lines with names of its own, but this is read as azure; '
+            "format=csv reads it as such",
         ),
     ],
 )

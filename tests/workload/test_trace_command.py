@@ -26,6 +26,7 @@ def test_inspect_prints_a_card(capsys):
     for text in (
         "mooncake",
         "requests          4",
+        "peak 66.67/s in 0.03 s, CV",
         "at most 43.4% of prompt tokens",
         "2 requests exceed max_model_len",
     ):
@@ -35,6 +36,7 @@ def test_inspect_prints_a_card(capsys):
     )
     card = json.loads(capsys.readouterr().out)
     assert card["requests"] == 2
+    assert card["peak_window_s"] == 0.005
     assert card["ideal_prefix_hit_ratio"] == round(1024 / 2836, 6)
 
 

@@ -16,11 +16,6 @@ _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("pipeline_parallel_size", "pp", "pp_size"), IN_CLUSTER.format("pp_size")),
     (("expert_parallel_size", "ep", "ep_size"), IN_CLUSTER.format("ep_size")),
     (("data_parallel_size", "dp"), IN_CLUSTER.format("data_parallel_size")),
-    (
-        ("data_parallel_size", "dp"),
-        'independent copies are "{instances}"; engines that share experts are '
-        "`data_parallel_size` of an instance in the file, in place of `ep_size`",
-    ),
     (("instances", "replicas", "num_gpus"), IN_CLUSTER.format("instances")),
     (("num_gpus", "max_gpus", "total_gpus"), OPTION.format("{max_devices}")),
     (("rate", "request_rate", "qps"), IN_DATASET.format("synthetic:n=100,rate=10")),

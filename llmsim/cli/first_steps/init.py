@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmsim.cli.commands.files.cluster import Node
+from llmsim.cli.commands.files.cluster import Dp, Node
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import DoesNotFit, InfeasibleError, InputError
 
@@ -105,6 +105,7 @@ def command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = None,
+    dp: Dp = 1,
     instances: Instances = None,
     prefill: Prefill = 0,
     decode: Decode = 0,
@@ -137,6 +138,7 @@ def command(
         tp=tp,
         pp=pp,
         ep=ep,
+        dp=dp,
         instances=instances or 1,
         prefill_tp=prefill_tp,
         decode_tp=decode_tp,

@@ -55,11 +55,7 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
     """Options that this version of the engine does not have are refused, not ignored."""
     for name in VERSIONED:
         if name in positions and name not in profile.options:
-            having = [known for known in profile_names() if name in load_profile(known).options]
-            raise InputError(
-                f"{positions[name](name)} is no option of {profile.name}; remove it, or choose an "
-                f"engine_profile that has it ({', '.join(having)})"
-            )
+            raise InputError(f"{positions[name](name)} {_not_of(name, profile)}")
     _check_adapters(values, positions)
     if values["max_num_active_seqs"] is not None and values["max_num_seqs"]:
         active, most = values["max_num_active_seqs"], values["max_num_seqs"]
@@ -68,6 +64,22 @@ def check_version(values: Mapping[str, Any], positions: Positions, profile: Engi
                 f"{positions['max_num_active_seqs']('max_num_active_seqs')} is {active}, more than "
                 f"max_num_seqs, which is {most}; lower it"
             )
+
+
+def _not_of(name: str, profile: EngineProfile) -> str:
+    """Says that a profile does not have an option, and what to do instead."""
+    having = [known for known in profile_names() if name in load_profile(known).options]
+    if name.startswith("kv_offloading"):
+        # Releases of vLLM from the end of 2025 on have the option; their rules were not compared.
+        return (
+            f"is modelled by the rules of {', '.join(having)} alone, and not of {profile.name}; "
+            "choose that engine_profile, or keep KV in host memory by prefix_storage CPU "
+            "(docs/explanation/kv_tiers.md)"
+        )
+    return (
+        f"is no option of {profile.name}; remove it, or choose an engine_profile that has it "
+        f"({', '.join(having)})"
+    )
 
 
 def _check_adapters(values: Mapping[str, Any], positions: Positions) -> None:

@@ -1,10 +1,14 @@
 """The routes of the endpoint, as an ASGI application."""
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from llmsim.endpoint.http import about, completions, virtual
 from llmsim.endpoint.http.calls import Endpoint, Handler, Responder
+from llmsim.endpoint.protocol import ApiError
 
 
 def application(endpoint: Endpoint) -> Starlette:
@@ -31,5 +35,16 @@ def application(endpoint: Endpoint) -> Starlette:
         routes=[
             Route(path, Responder(endpoint, handler), methods=[method])
             for method, path, handler in routes
-        ]
+        ],
+        exception_handlers={HTTPException: _refused},
     )
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """The answer where no route takes a path or its method: vLLM's error object, whose type is
+    what HTTP calls the status.
+    """
+    assert isinstance(error, HTTPException)
+    said = f"{error.detail}: {request.method} {request.url.path} is no call that this server takes"
+    body = ApiError(error.status_code, said, kind=error.detail).body
+    return Response(body, error.status_code, error.headers, media_type="application/json")

@@ -400,7 +400,8 @@ class Demand(Struct, frozen=True, dict=True):
         terms = " + ".join(f"{label} {_gib(size)}" for label, size in self.reserves)
         least = math.ceil(needed / self.utilization / GIB * 100) / 100
         return DoesNotFit(
-            f"{self.where} does not fit: gpu_memory_utilization {self.utilization:g} x "
+            f"{self.where} does not fit",
+            f"gpu_memory_utilization {self.utilization:g} x "
             f"{_gib(self.device_bytes)} ="
             f" {_gib(self.budget)}, but it needs {_gib(needed)} ({terms} + {self.least_blocks} KV "
             f"blocks {_gib(self.least_blocks * self.block_bytes)})",

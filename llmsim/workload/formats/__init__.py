@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from llmsim.core import Workload
 from llmsim.loading import collections_paused
 from llmsim.workload.block_content_ids import with_granularity
 from llmsim.workload.formats.head import Head, head_of
+from llmsim.workload.formats.own.records import paths_of
 from llmsim.workload.formats.source import Source
 from llmsim.workload.models import ModelNames
 from llmsim.workload.options import TraceOptions
@@ -31,7 +33,9 @@ FORMATS = {
     "burstgpt": "cloud.burstgpt",
     "vidur": "bench.vidur",
     "baseten": "cloud.baseten",
-    "csv": "csv_columns",
+    "csv": "own.csv_columns",
+    "jsonl": "own.json_columns",
+    "openai": "own.openai_requests",
 }
 """Name -> module with `detect(head)` and `read(source, head)`; the first to recognise a file has
 it.
@@ -77,7 +81,7 @@ def detect(path: str, head: Head) -> str:
             raise InputError(f"{path}:1:1: {what}")
     if head.shown.startswith("//") or head.has("nodes", "link_bw"):
         raise InputError(f"{path}:1:1: a cluster file, as --cluster-config takes it, and no trace")
-    if head.kind == "array" and head.has("input_toks"):
+    if head.kind == "array" and head.first and _known_line(head.first):
         raise InputError(
             f"{path}:1:1: the requests are one JSON array; write each of them as a line of its own"
         )
@@ -86,9 +90,10 @@ def detect(path: str, head: Head) -> str:
             f'{path}:1:1: the columns are separated by ";" ({head.shown}); a trace has commas'
         )
     named = "; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"
-    listed = ", ".join(head.columns)
-    is_table = head.kind == "csv" and len(listed) <= MOST_SHOWN
-    columns = f" (columns {listed}{named})" if is_table else ""
+    listed = ", ".join(head.columns or paths_of(head.first or {}))
+    has_names = head.kind in ("csv", "lines", "object") and 0 < len(listed) <= MOST_SHOWN
+    what = "columns" if head.kind == "csv" else "keys"
+    columns = f" ({what} {listed}{named})" if has_names else ""
     simplest = '{"input_toks": 200, "output_toks": 100, "arrival_time_ns": 0}'
     raise InputError(
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the '
@@ -97,6 +102,19 @@ def detect(path: str, head: Head) -> str:
     )
 
 
+def _known_line(row: dict[str, Any]) -> bool:
+    """Whether some format takes lines such as this object."""
+    head = Head("lines", frozenset(row), row)
+    return any(module_of(name).detect(head) for name in FORMATS)
+
+
+def _own(head: Head) -> str:
+    """The format that takes any names."""
+    return "jsonl" if head.kind in ("lines", "object") else "csv"
+
+
+OWN_NAMES = ("csv", "jsonl")
+"""Formats that take `columns` and `unit`."""
 MOST_SHOWN = 200
 """Characters of the names of columns that an error repeats."""
 NO_TRACES = {
@@ -129,12 +147,13 @@ def read_trace(
     """
     options = options or TraceOptions()
     head = head_of(Path(path))
-    name = options.format or ("csv" if options.columns else detect(str(path), head))
+    name = options.format or (_own(head) if options.columns else detect(str(path), head))
     module = module_of(name)
     for option in ("columns", "unit"):
-        if name != "csv" and getattr(options, option) is not None:
+        if name not in OWN_NAMES and getattr(options, option) is not None:
             raise InputError(
-                f'{path}: "{option}" is for a CSV with names of its own, but this is read as {name}'
+                f'{path}: "{option}" is for a CSV or JSON Lines with names of its own, but this is '
+                f"read as {name}; format={_own(head)} reads it as such"
             )
     if name == "llmservingsim":
         from llmsim.workload.jsonl import load_trace

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.core import PS_PER_NS, Int32, Int64, Workload
+from llmsim.core import PS_PER_NS, Int32, Int64, Note, Workload
 from llmsim.workload.columns import next_calls
 from llmsim.workload.content import reordered
 from llmsim.workload.formats.contents import Contents
@@ -60,6 +60,10 @@ class Collected:
         """
         options = self.source.options
         return 0 < options.limit <= self._lines and not options.changes_workload
+
+    def say(self, sentence: str) -> None:
+        """Notes what changes the meaning of a run's figures, so that every run shows it."""
+        self.notes.append(Note(f"{self.source.path}: {sentence}"))
 
     def dropped(self, number: int, count: int = 1) -> None:
         """Counts requests without tokens, the first of them in line `number`."""

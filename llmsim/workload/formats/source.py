@@ -80,6 +80,7 @@ class Rows(Struct, frozen=True):
     """What stands for `sessions` in a table of labels."""
     ids: Sequence[Sequence[int | str] | None] | None = None
     models: Texts | None = None
+    request_ids: Sequence[str | None] | None = None
     repeats: tuple[Int64, Int64] | None = None
     """Earlier rows (-1: none) and how many tokens of each are repeated; where `after_ns` is given.
     """
@@ -90,7 +91,7 @@ class Rows(Struct, frozen=True):
         numbers = self.numbers
         columns: dict[str, Any] = {
             name: [values[index] for index in chosen]
-            for name in ("input_tokens", "output_tokens", "labels", "ids")
+            for name in ("input_tokens", "output_tokens", "labels", "ids", "request_ids")
             if (values := getattr(self, name)) is not None
         }
         for name in ("sessions", "models"):

@@ -126,9 +126,10 @@ class Table(Collected):
             texts.listed() if texts else blank for texts in (rows.sessions, rows.models)
         )
         lengths = (np.array(rows.input_tokens).tolist(), np.array(rows.output_tokens).tolist())
-        columns = (rows.labels or sessions, rows.ids or blank, models, repeated)
+        details = list(zip(rows.request_ids or blank, repeated, strict=True))
+        columns = (rows.labels or sessions, rows.ids or blank, models, details)
         of = zip(rows.numbers(), rows.at_ns.tolist(), *lengths, after, aside, *columns, strict=True)
-        for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, repeats in of:
+        for number, at_ns, inputs, outputs, after_ns, alone, session, ids, model, said in of:
             added = self.add(
                 number,
                 at_ns,
@@ -140,8 +141,8 @@ class Table(Collected):
                 model=model,
                 aside=alone,
             )
-            if added and repeats is not None:
-                self.detail(repeats=repeats)
+            if added:
+                self.detail(request_id=said[0], repeats=said[1])
 
     def name(self, first: int, counts: Int64, ids: NDArray[np.integer]) -> None:
         """The block ids of the rows from `first` to the last, `counts` for each, as 64 bits with or
@@ -171,6 +172,9 @@ class Table(Collected):
             known = [*(self._model_index(name, 0) for name in names), self._model_index(None, 0)]
             model = np.array(known, dtype=np.int16)[index]
         self._model.frombytes(model.tobytes())
+        if rows.request_ids is not None and any(name is not None for name in rows.request_ids):
+            self._request_ids.extend([None] * (first - len(self._request_ids)))
+            self._request_ids.extend(rows.request_ids)
         if rows.ids is not None and self.source.granularity:
             self._contents.name_all(first, rows.ids)
         if rows.repeats is not None and self.source.granularity:

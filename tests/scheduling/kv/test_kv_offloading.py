@@ -116,7 +116,11 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--engine-profile", "vllm-0.24"], "--kv-offloading-size is no option of vllm-0.24"),
+        (
+            ["--engine-profile", "vllm-0.24"],
+            "--kv-offloading-size is modelled by the rules of vllm-0.33 alone, and not of "
+            "vllm-0.24; choose that engine_profile, or keep KV in host memory by prefix_storage",
+        ),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
         (
             ["--kv-offloading-size", "1000"],

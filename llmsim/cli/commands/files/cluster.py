@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.api.cluster import starter_fields
+from llmsim.api.cluster import Sizes, starter_fields
 from llmsim.cli.run.command_line import given_path
 
 HELP = (
@@ -51,6 +51,18 @@ Ep = Annotated[
         show_default="1",
     ),
 ]
+Dp = Annotated[
+    int,
+    typer.Option(
+        "--dp",
+        "--data-parallel-size",
+        min=1,
+        max=1 << 16,
+        help="Sets the data-parallel ranks of an instance, which share its experts: cut over --tp "
+        "x --dp devices, or whole with an --ep of as many. Copies that share nothing are "
+        "--instances.",
+    ),
+]
 Node = Annotated[
     int,
     typer.Option(
@@ -78,13 +90,15 @@ def command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = None,
+    dp: Dp = 1,
     devices_per_node: Node = 8,
     output: Output = None,
 ) -> None:
     """Checks that the model exists and can be split so, and writes the file."""
     from llmsim.export.files import atomic_writer, check_writable
 
-    fields = starter_fields(model, hardware, [None] * instances, (tp, pp, ep), devices_per_node)
+    roles, sizes = [None] * instances, Sizes(tp, pp, ep, dp)
+    fields = starter_fields(model, hardware, roles, sizes, devices_per_node)
     text = json.dumps(fields, indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)
@@ -92,8 +106,6 @@ def command(
     check_writable(output)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(
-        f"{output}: {instances} x {tp * pp} {hardware}; the driver of a device reports a little "
-        "less memory than"
-    )
+    each = f"{instances} x {sizes.devices} {hardware}"
+    typer.echo(f"{output}: {each}; the driver of a device reports a little less memory than")
     typer.echo("its data sheet says (mem_size, GiB): put there what yours reports")

@@ -101,10 +101,14 @@ Tokenizer = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", help="Names the columns of a CSV, as ARRIVAL|PROMPT|ANSWER."),
+    typer.Option(
+        "--columns",
+        help="Names the columns of a CSV or the keys of JSON Lines, as ARRIVAL|PROMPT|ANSWER.",
+    ),
 ]
 Unit = Annotated[
-    str | None, typer.Option("--unit", help="Sets the unit of a CSV's arrivals: s, ms, us or ns.")
+    str | None,
+    typer.Option("--unit", help="Sets the unit of arrivals in such a file: s, ms, us or ns."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Prints the trace card as JSON.")]
 MaxModelLen = Annotated[

@@ -28,9 +28,7 @@ def read(source: Source, head: Head) -> Table:
             "says otherwise"
         )
     if at < 0 and source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: no arrived_at, so all requests begin at 0; rate= spreads them"
-        )
+        table.say("no arrived_at, so all requests begin at 0; rate= spreads them")
     for number, fields in rows:
         table.add(
             number,

@@ -64,9 +64,7 @@ def read(source: Source, head: Head) -> Table:
     if times is None:
         times = [0.0] * n
         if source.options.rate is None:
-            table.notes.append(
-                f"{source.path}: no start_times, so all requests arrive at once; rate= spreads them"
-            )
+            table.say("no start_times, so all requests arrive at once; rate= spreads them")
     # Only differences count: a monotonic clock is in the file, and its offset would cost digits.
     begin = min(times, default=0.0)
     for index, (at_s, tokens_in, tokens_out) in enumerate(

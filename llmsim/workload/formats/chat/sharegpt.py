@@ -63,6 +63,8 @@ class Conversation(msgspec.Struct, gc=False):
 def detect(head: Head) -> bool:
     if head.kind == "parquet":
         return any(name in head.columns for name in SAID)
+    if head.first is None and head.has("custom_id", "method", "url", "body"):
+        return False  # a batch file of OpenAI's, whose first line is longer than the head
     said = head.has("conversations") or head.has("conversation")
     timed = (
         "input_length",
@@ -90,12 +92,14 @@ def read(source: Source, head: Head) -> Table:
             break
     table = reader.table
     if not len(table):
-        raise InputError(f"{source.path}: none of the conversations has an answer to a question")
-    table.notes.append(f"{source.path}: token counts {reader.how}")
-    if source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: conversations have no times and all begin at 0; rate= spreads them"
+        asked = any(head.has(name) for name in ("max_tokens", "max_completion_tokens"))
+        instead = "; format=openai takes lines with max_tokens as requests" if asked else ""
+        raise InputError(
+            f"{source.path}: none of the conversations has an answer to a question{instead}"
         )
+    note_counts(table, "token counts", reader.how)
+    if source.options.rate is None:
+        table.say("conversations have no times and all begin at 0; rate= spreads them")
     return table
 
 
@@ -318,6 +322,14 @@ def _sizes(texts: list[str]) -> Int64:
 def _estimated(sizes: Int64) -> Int64:
     """Tokens of texts of so many bytes, without a tokenizer."""
     return np.maximum(-(-sizes // BYTES_PER_TOKEN), 1)
+
+
+def note_counts(table: Table, what: str, how: str) -> None:
+    """Notes how tokens were counted, in every run where that is an estimate."""
+    if table.source.options.tokenizer is None:
+        table.say(f"{what} {how}")
+    else:
+        table.notes.append(f"{table.source.path}: {what} {how}")
 
 
 def counter(source: Source) -> tuple[Callable[[str], int] | None, str]:

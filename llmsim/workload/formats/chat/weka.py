@@ -228,8 +228,8 @@ class _Reader:
                 "their recorded time"
             )
         if self._taken > 1 and self._source.options.rate is None:
-            table.notes.append(
-                f"{path}: its {self._taken} conversations have no dates and all begin at 0; "
-                "rate= spreads them"
+            table.say(
+                f"its {self._taken} conversations have no dates and all begin at 0; rate= "
+                "spreads them"
             )
         return table

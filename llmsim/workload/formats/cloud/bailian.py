@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from llmsim.workload.formats.batches import Batch, each
+from llmsim.workload.formats.cloud.block_counts import BlockCounts
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source
@@ -38,16 +39,18 @@ def detect(head: Head) -> bool:
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS, labels=True)
+    blocks = BlockCounts(table, table.block_tokens)
     root_of: dict[int, int] = {}  # of chats that are no roots themselves
     for batch in json_batches(table, Row):
         taken = (
             isinstance(batch, Batch)
             and table.wants(len(batch.records))
-            and _take_all(table, batch, root_of)
+            and _take_all(table, batch, root_of, blocks)
         )
         for number, row in each(batch) if not taken else ():
             at_ns = scaled_ns(table, number, row.timestamp, 10**9, "timestamp")
             session = str(_root(row, root_of))
+            blocks.see_one(number, row.input_length, row.hash_ids)
             table.add(
                 number,
                 at_ns,
@@ -57,9 +60,10 @@ def read(source: Source, head: Head) -> Table:
                 ids=row.hash_ids,
             )
             if table.full:
-                return table
+                break
         if table.full:
             break
+    blocks.close()
     return table
 
 
@@ -73,16 +77,22 @@ def _root(row: Row, root_of: dict[int, int]) -> int:
     return root
 
 
-def _take_all(table: Table, batch: Batch[Row], root_of: dict[int, int]) -> bool:
+def _take_all(
+    table: Table, batch: Batch[Row], root_of: dict[int, int], blocks: BlockCounts
+) -> bool:
     rows = batch.records
     at_ns = all_scaled_ns([row.timestamp for row in rows], 10**9)
-    return at_ns is not None and table.extend(
+    lengths, ids = [row.input_length for row in rows], [row.hash_ids for row in rows]
+    taken = at_ns is not None and table.extend(
         Rows(
             batch.numbers,
             at_ns,
-            [row.input_length for row in rows],
+            lengths,
             [row.output_length for row in rows],
             labels=[str(_root(row, root_of)) for row in rows],
-            ids=[row.hash_ids for row in rows],
+            ids=ids,
         )
     )
+    if taken:
+        blocks.see(batch.numbers, lengths, ids)
+    return taken

@@ -12,16 +12,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from llmsim.config.files.reading import finite, shown
 from llmsim.core import Workload
 from llmsim.workload.block_content_ids import coarser
 from llmsim.workload.formats.batches import Batch, each
-from llmsim.workload.formats.cloud.mooncake_text import LIMITS, Prompts
+from llmsim.workload.formats.chat.sharegpt import note_counts
+from llmsim.workload.formats.cloud.block_counts import BlockCounts
+from llmsim.workload.formats.cloud.mooncake_text import LIMITS, TEXTS, Prompts, answer_limit
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
 from llmsim.workload.formats.source import Rows, Source, Texts
 from llmsim.workload.formats.table import Table
-from llmsim.workload.limits import MAX_PRIORITY, MAX_TOKENS, MIN_PRIORITY
+from llmsim.workload.limits import MAX_PRIORITY, MIN_PRIORITY
 
 BLOCK_TOKENS = 512
 NS_PER_MS = 1_000_000
@@ -63,28 +64,27 @@ def detect(head: Head) -> bool:
 
 def read(source: Source, head: Head) -> Table:
     table = Table(source, block_tokens=source.options.block or BLOCK_TOKENS)
+    blocks = BlockCounts(table, table.block_tokens)
     stops_early = bool(head.first and "session_id" not in head.first)
     times = ("timestamp", "created_time", "delay", "delay_ms")
     untimed = head.first is not None and all(head.first.get(name) is None for name in times)
     prompts = Prompts(source)
     if untimed and source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: no timestamps, so all requests begin at 0; rate= spreads them"
-        )
+        table.say("no timestamps, so all requests begin at 0; rate= spreads them")
     for batch in json_batches(table, Row):
         if not isinstance(batch, Batch) or not (
-            table.wants(len(batch.records)) and _take_all(table, batch)
+            table.wants(len(batch.records)) and _take_all(table, batch, blocks)
         ):
             for number, row in each(batch):
+                _see(blocks, number, row)
                 take(table, number, spelt_out(table, number, row, prompts), untimed=untimed)
                 if table.full and stops_early:
                     break
         if table.full and stops_early:
             break
+    blocks.close()
     if prompts.how:
-        table.notes.append(
-            f"{source.path}: prompts are given as text, and their token counts {prompts.how}"
-        )
+        note_counts(table, TEXTS, prompts.how)
     return table
 
 
@@ -106,30 +106,19 @@ def spelt_out(table: Table, number: int, row: Row, prompts: Prompts) -> Row:
         )
     elif row.payload is not None:
         row.input_length = prompts.of_payload(row.payload)
-        row.output_length = answer if answer is not None else _limit(table, number, row.payload)
+        limit = answer_limit(table, number, row.payload, LIMITS, "payload.")
+        row.output_length = answer if answer is not None else limit
     return row
 
 
-def _limit(table: Table, number: int, body: dict[str, Any]) -> int | None:
-    """Tokens that a request's body allows its answer; None where it says nothing."""
-    for name in LIMITS:
-        value = body.get(name)
-        if value is None:
-            continue
-        tokens = finite(value)
-        if tokens is None or not tokens.is_integer() or not 0 <= tokens <= MAX_TOKENS:
-            raise table.refusal(
-                number,
-                (
-                    f'"payload.{name}" is {shown(value)}, but must be an integer from 0 to '
-                    f"{MAX_TOKENS}"
-                ),
-            )
-        return int(tokens)
-    return None
+def _see(blocks: BlockCounts, number: int, row: Row) -> None:
+    """Compares a row's ids with its length, where that is counted and no estimate."""
+    length = row.input_length if row.input_length is not None else row.input_tokens
+    if length is not None:
+        blocks.see_one(number, length, row.hash_ids)
 
 
-def _take_all(table: Table, batch: Batch[Row]) -> bool:
+def _take_all(table: Table, batch: Batch[Row], blocks: BlockCounts) -> bool:
     """Adds rows that have a time, lengths and content, and nothing else; False where some have more
     or less.
     """
@@ -141,16 +130,21 @@ def _take_all(table: Table, batch: Batch[Row]) -> bool:
         if lacks or named or waits or row.priority is not None:
             return False
     at_ns = all_scaled_ns([row.timestamp for row in rows], NS_PER_MS)  # type: ignore[misc]
-    return at_ns is not None and table.extend(
+    lengths: list[int] = [row.input_length for row in rows]  # type: ignore[misc]
+    ids = [row.hash_ids for row in rows]
+    taken = at_ns is not None and table.extend(
         Rows(
             batch.numbers,
             at_ns,
-            [row.input_length for row in rows],  # type: ignore[misc]
+            lengths,
             [row.output_length for row in rows],  # type: ignore[misc]
-            ids=[row.hash_ids for row in rows],
+            ids=ids,
             models=Texts.of([row.model for row in rows]),
         )
     )
+    if taken:
+        blocks.see(batch.numbers, lengths, ids)
+    return taken
 
 
 def take(table: Table, number: int, row: Row, *, untimed: bool = False) -> None:

@@ -7,14 +7,18 @@ is the body of a request.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from llmsim.config.files.reading import finite, shown
 from llmsim.workload.formats.chat.sharegpt import BYTES_PER_TOKEN, counter
 from llmsim.workload.formats.source import Source
+from llmsim.workload.formats.table import Table
+from llmsim.workload.limits import MAX_TOKENS
 
+TEXTS = "prompts are given as text, and their token counts"
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """Where a request's body says how long its answer may be."""
 
@@ -51,11 +55,46 @@ class Prompts:
         return prompt
 
     def of_payload(self, body: dict[str, Any]) -> int | None:
-        """Tokens of the prompt in a request's body; None where it has no text."""
-        if isinstance(body.get("messages"), list):
-            return self.of_messages(body["messages"], body.get("tools"), None, 0, delta=False)
+        """Tokens of the prompt in a request's body; None where it has neither a text nor token
+        ids.
+        """
         prompt = body.get("prompt", body.get("input"))
+        for messages in (body.get("messages"), prompt):
+            if isinstance(messages, list) and messages and isinstance(messages[0], dict):
+                instructions = body.get("instructions")
+                if instructions:
+                    messages = [{"content": instructions}, *messages]
+                return self.of_messages(messages, body.get("tools"), None, 0, delta=False)
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+            prompt = prompt[0]
+        if isinstance(prompt, list) and prompt and set(map(type, prompt)) <= {int, float}:
+            return len(prompt)
         return self.tokens(prompt) if isinstance(prompt, str) else None
+
+
+def answer_limit(
+    table: Table, number: int, body: Mapping[str, Any], names: Sequence[str], path: str
+) -> int | None:
+    """Tokens that a request's body allows its answer; None where it says nothing. An error puts
+    `path` before the name.
+    """
+    for name in names:
+        value = body.get(name)
+        if value is None:
+            continue
+        if type(value) is int and 0 <= value <= MAX_TOKENS:
+            return value
+        tokens = finite(value)
+        if tokens is None or not tokens.is_integer() or not 0 <= tokens <= MAX_TOKENS:
+            raise table.refusal(
+                number,
+                (
+                    f'"{path}{name}" is {shown(value)}, but must be an integer from 0 to '
+                    f"{MAX_TOKENS}"
+                ),
+            )
+        return int(tokens)
+    return None
 
 
 def _text(message: Any) -> str:
@@ -63,15 +102,16 @@ def _text(message: Any) -> str:
     if not isinstance(message, dict):
         return ""
     content = message.get("content")
+    calls = message.get("tool_calls")
+    if type(content) is str and not calls:  # most messages of long files
+        return content
     parts = content if isinstance(content, list) else [content]
     texts = [
         part if isinstance(part, str) else part.get("text")
         for part in parts
         if isinstance(part, str | dict)
     ]
-    return "".join(text for text in texts if isinstance(text, str)) + _encoded(
-        message.get("tool_calls")
-    )
+    return "".join(text for text in texts if isinstance(text, str)) + _encoded(calls)
 
 
 def _encoded(value: Any) -> str:
