@@ -390,7 +390,11 @@ void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, P
 
 void ContendedAfdExecutor::end_row(std::int64_t number, std::int32_t node, Ps end, Ps now) {
   runs_now_ = true;
-  runs_.ended(number, node, end, now);
+  if (may_rest() && std::ranges::none_of(is_open_, std::identity{})) {
+    runs_.run_out(number, node, end, now);
+  } else {
+    runs_.ended(number, node, end, now);
+  }
   finish(now);
 }
 

@@ -1,6 +1,7 @@
 #include "afd/wide/runs.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace llmsim {
 
@@ -94,10 +95,39 @@ void WideRuns::ended(std::int64_t step, std::int32_t node, Ps end, Ps now) {
   run(now);
 }
 
+void WideRuns::run_out(std::int64_t number, std::int32_t node, Ps end, Ps now) {
+  cut_->times.of_node(of(number).ends, node)[0] = end;
+  end_node(number, node, now);
+  forget();
+  std::erase_if(due_, [number](const Due& due) { return due.step <= number; });
+  while (first_ <= number) {
+    run_out_oldest(now);
+    forget();
+  }
+  run(now);
+}
+
+// Nodes wait for earlier ones of their step, and for the step before.
+void WideRuns::run_out_oldest(Ps now) {
+  const std::int64_t number = first_;
+  Step& step = of(number);
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(step.last.size()); ++i) {
+    if (step.last[at(i)] != kNever) continue;
+    Ps ready = step.ready[at(i)];
+    for (const std::int32_t other : graph_->waits_of(graph_->nodes[at(i)].others))
+      ready = std::max(ready, step.last[at(other)]);
+    if (!time(number, i, ready, now)) throw std::logic_error("a node that nobody moves is moved");
+    const Ps last = note_end(step, i);
+    lead_to_next_step(number, i, last);
+    tell_ended(number, i, now);
+  }
+}
+
 void WideRuns::run(Ps now) {
   while (next_due_ < due_.size()) {
     const Due due = due_[next_due_++];
-    time(due.step, due.node, now);
+    const Ps ready = of(due.step).ready[at(due.node)];
+    if (time(due.step, due.node, ready, now)) end_node(due.step, due.node, now);
     forget();
   }
   due_.clear();
@@ -122,13 +152,14 @@ std::span<const Ps> WideRuns::stream_before(std::int64_t step, std::int32_t node
   return cut_->times.of_stream(free_, stream);
 }
 
-// All that the node waits for has ended.
-void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
+// All that the node waits for has ended, those of other classes by `ready`. False: the mover will
+// say when it ends.
+bool WideRuns::time(std::int64_t number, std::int32_t node, Ps ready, Ps now) {
   Step& step = of(number);
   const WideGraph::Node& wide = graph_->nodes[at(node)];
   const std::span<Ps> ends = cut_->times.of_node(step.ends, node);
-  std::ranges::fill(ends, step.ready[at(node)]);
-  if (wide.cls == kNoClass) return end_node(number, node, now);
+  std::ranges::fill(ends, ready);
+  if (wide.cls == kNoClass) return true;
   const std::size_t width = ends.size();
   const auto wait_for = [&](std::span<const Ps> waited) {
     for (std::size_t i = 0; i < width; ++i) ends[i] = std::max(ends[i], waited[i]);
@@ -144,35 +175,49 @@ void WideRuns::time(std::int64_t number, std::int32_t node, Ps now) {
   for (const Draws& drawn : graph_->graph.draws_of(graph_->graph.nodes[at(node)]))
     for (std::int64_t k = 0; k < drawn.count; ++k)
       ends[0] += step.prices->draws[static_cast<std::size_t>(drawn.first + k)];
-  if (cut_->asks[at(node)]) {
-    const Ps end = mover_.end_of(number, node, begin, ends[0], now);
-    if (end == kNever) return;
-    ends[0] = end;
-  }
-  end_node(number, node, now);
+  if (!cut_->asks[at(node)]) return true;
+  const Ps end = mover_.end_of(number, node, begin, ends[0], now);
+  if (end == kNever) return false;
+  ends[0] = end;
+  return true;
 }
 
-// A member's step lasts at least one picosecond.
 void WideRuns::end_node(std::int64_t number, std::int32_t node, Ps now) {
-  Step& step = of(number);
-  const std::span<Ps> ends = cut_->times.of_node(step.ends, node);
-  const std::int32_t cls = ended_class_[at(node)];
-  std::span<const Ps> starts;
-  if (cls >= 0) {
-    starts = cut_->times.of_node(step.ends, graph_->graph.members[at(cls)].begin);
-    for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = std::max(ends[i], starts[i] + 1);
-  }
-  const Ps last = std::ranges::max(ends);
-  step.last[at(node)] = last;
-  --step.left;
+  const Ps last = note_end(of(number), node);
   for (std::int32_t i = first_follower_[at(node)]; i < first_follower_[at(node) + 1]; ++i)
     lead_to(number, followers_[at(i)], last);
-  if (next_step_[at(node)] >= 0 && is_open(number + 1))
-    lead_to(number + 1, {next_step_[at(node)], true}, last);
+  lead_to_next_step(number, node, last);
+  tell_ended(number, node, now);
+}
+
+// The latest of its ends. A member's step lasts at least one picosecond.
+Ps WideRuns::note_end(Step& step, std::int32_t node) {
+  const std::span<Ps> ends = cut_->times.of_node(step.ends, node);
+  if (const std::int32_t cls = ended_class_[at(node)]; cls >= 0) {
+    const auto starts = starts_of(step, cls);
+    for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = std::max(ends[i], starts[i] + 1);
+  }
+  --step.left;
+  return step.last[at(node)] = std::ranges::max(ends);
+}
+
+std::span<const Ps> WideRuns::starts_of(const Step& step, std::int32_t cls) const {
+  return cut_->times.of_node(step.ends, graph_->graph.members[at(cls)].begin);
+}
+
+void WideRuns::tell_ended(std::int64_t number, std::int32_t node, Ps now) {
+  const std::int32_t cls = ended_class_[at(node)];
   if (cls < 0) return;
+  const Step& step = of(number);
+  const auto ends = cut_->times.of_node(step.ends, node), starts = starts_of(step, cls);
   const MemberClass& mine = cut_->classes[at(cls)];
   for (std::size_t i = 0; i < ends.size(); ++i)
     mover_.member_ended(number, at(mine.members[i]), starts[i], ends[i], now);
+}
+
+void WideRuns::lead_to_next_step(std::int64_t number, std::int32_t node, Ps end) {
+  if (next_step_[at(node)] >= 0 && is_open(number + 1))
+    lead_to(number + 1, {next_step_[at(node)], true}, end);
 }
 
 void WideRuns::lead_to(std::int64_t number, const Follower& follower, Ps end) {

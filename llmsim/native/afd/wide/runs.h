@@ -54,6 +54,8 @@ class WideRuns {
   void begin(std::shared_ptr<const AfdPrices> prices, const StepStart& start, Ps now);
   // A node that the mover has moved has ended.
   void ended(std::int64_t step, std::int32_t node, Ps end, Ps now);
+  // The same where no other node of the steps up to this one is moved: they run to their ends.
+  void run_out(std::int64_t step, std::int32_t node, Ps end, Ps now);
 
   bool started() const { return graph_ != nullptr; }
   const WideGraph& graph() const { return *graph_; }
@@ -94,9 +96,14 @@ class WideRuns {
   // When the node's streams are free for it, by member.
   std::span<const Ps> stream_before(std::int64_t step, std::int32_t node) const;
   void lead_to(std::int64_t step, const Follower& follower, Ps end);
+  void lead_to_next_step(std::int64_t step, std::int32_t node, Ps end);
   void run(Ps now);
-  void time(std::int64_t step, std::int32_t node, Ps now);
+  void run_out_oldest(Ps now);
+  bool time(std::int64_t step, std::int32_t node, Ps ready, Ps now);
   void end_node(std::int64_t step, std::int32_t node, Ps now);
+  Ps note_end(Step& step, std::int32_t node);
+  std::span<const Ps> starts_of(const Step& step, std::int32_t cls) const;
+  void tell_ended(std::int64_t step, std::int32_t node, Ps now);
   void forget() {
     while (!steps_.empty() && steps_.front().left == 0) forget_oldest();
   }
