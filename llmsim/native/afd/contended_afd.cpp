@@ -321,7 +321,7 @@ Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t
   row.alone = row.end = alone;
   row.bytes = bytes;
   if (!is_open_[port]) {
-    row.state = Row::State::kAlone;
+    row.state = Row::State::kUnknown;
     return alone;
   }
   const std::uint64_t name = port << kPlaceBits | place;
@@ -341,6 +341,18 @@ Ps ContendedAfdExecutor::move(std::int64_t number, std::size_t port, std::size_t
     return kNever;
   row.state = Row::State::kLanded;
   return alone;
+}
+
+std::int32_t ContendedAfdExecutor::last_moved(std::int64_t number) const {
+  std::int32_t last = -1;
+  const Open& step = open(number);
+  for (std::size_t port = 0; port < step.rows.size(); ++port)
+    for (std::size_t place = step.rows[port].size(); place-- > 0;) {
+      if (step.rows[port][place].state == Row::State::kUnknown) continue;
+      last = std::max(last, cut_->row_nodes[port][place]);
+      break;
+    }
+  return last;
 }
 
 void ContendedAfdExecutor::landed(TransferId, std::uint64_t token, Ps now) {
@@ -366,7 +378,7 @@ void ContendedAfdExecutor::row_expected(std::int64_t number, std::uint64_t name,
   if (row.state != Row::State::kExpected || row.begin != now || row.restarts != restarts_) return;
   if (may_close(number)) return close_ports(now);
   if (!is_open_[port]) {
-    row.state = Row::State::kAlone;
+    row.state = Row::State::kUnknown;
     return end_row(number, cut_->row_nodes[port][place], row.alone, now);
   }
   open(number).moved = true;
@@ -547,20 +559,22 @@ void ContendedAfdExecutor::count_rows(const Open& step) {
       if (bytes > 0) network_->count_alone(bundles_[port], bytes, row.repeat, Purpose::kM2n);
     }
   }
-  for (std::size_t port = 0; port < step.rows.size(); ++port)
-    count_rows_alone(port, step.rows[port]);
+  for (std::size_t port = 0; port < step.rows.size(); ++port) count_rows_alone(step, port);
 }
 
 // Rows of a lane in layers that are alike have equal bytes.
-void ContendedAfdExecutor::count_rows_alone(std::size_t port, const std::vector<Row>& rows) {
+void ContendedAfdExecutor::count_rows_alone(const Open& step, std::size_t port) {
   std::vector<std::pair<std::int64_t, std::int64_t>> times;  // of so many bytes
-  for (const Row& row : rows) {
-    if (row.state != Row::State::kAlone) continue;
-    const auto known = std::ranges::find(times, row.bytes, &decltype(times)::value_type::first);
+  for (std::size_t place = 0; place < step.rows[port].size(); ++place) {
+    if (step.rows[port][place].state != Row::State::kUnknown) continue;
+    const std::int32_t node = cut_->row_nodes[port][place];
+    const std::int64_t bytes = cut_->bytes(*step.prices, graphs_->kinds(), node);
+    const auto known = std::ranges::find(times, bytes, &decltype(times)::value_type::first);
+    if (bytes == 0) continue;
     if (known != times.end()) {
       ++known->second;
     } else {
-      times.emplace_back(row.bytes, 1);
+      times.emplace_back(bytes, 1);
     }
   }
   for (const auto& [bytes, count] : times)

@@ -42,8 +42,8 @@ class ContendedAfdExecutor final : public StepExecutor,
  private:
   // One lane of a layer on an open port.
   struct Row {
-    // kAlone: it came to the port while that was closed, and is not in the network.
-    enum class State : std::uint8_t { kUnknown, kExpected, kMoving, kLanded, kAlone };
+    // kUnknown: nobody has met it, so that it is not in the network.
+    enum class State : std::uint8_t { kUnknown, kExpected, kMoving, kLanded };
     State state = State::kUnknown;
     Ps begin = 0, alone = 0, end = 0;  // `alone`: when it would have ended alone
     std::int64_t bytes = 0;
@@ -88,6 +88,7 @@ class ContendedAfdExecutor final : public StepExecutor,
 
   Ps end_of(std::int64_t step, std::int32_t node, Ps begin, Ps alone, Ps now) override;
   void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) override;
+  std::int32_t last_moved(std::int64_t step) const override;
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void met(std::span<const NetworkLinkId> links, Ps now) override;
 
@@ -102,6 +103,9 @@ class ContendedAfdExecutor final : public StepExecutor,
   std::vector<std::size_t> ports_with_rows() const;
   bool all_open() const;
   Open& open(std::int64_t step) { return open_[static_cast<std::size_t>(step - first_)]; }
+  const Open& open(std::int64_t step) const {
+    return open_[static_cast<std::size_t>(step - first_)];
+  }
   std::int64_t last() const { return first_ + static_cast<std::int64_t>(open_.size()) - 1; }
   bool is_open(std::int64_t step) const { return step >= first_ && step <= last(); }
   std::vector<Ps> free_before() const;
@@ -132,7 +136,7 @@ class ContendedAfdExecutor final : public StepExecutor,
   Ps certain_end(std::int64_t step, std::size_t member) const;
   void tell_certain(std::int64_t step, Ps now);
   void count_rows(const Open& step);
-  void count_rows_alone(std::size_t port, const std::vector<Row>& rows);
+  void count_rows_alone(const Open& step, std::size_t port);
   void know_at_once(Open& step, std::span<const Ps> free);
   void tell(std::int64_t step, std::size_t member, Ps now);
   void note_span(std::int64_t step, const StepNode& node, Ps start, Ps end) const;

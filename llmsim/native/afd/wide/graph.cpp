@@ -50,6 +50,19 @@ WideGraph::WideGraph(StepGraph steps, std::vector<std::size_t> of_classes, const
   }
 }
 
+WideGraph WideGraph::apart(const StepGraph& folded, std::vector<std::size_t> kinds,
+                           const KindKeys& keys) {
+  StepGraph steps = unrolled(folded);
+  number_rows(steps);
+  WideGraph graph(std::move(steps), std::move(kinds), keys);
+  std::int32_t first = 0;
+  for (const Block& block : folded.blocks) {
+    graph.layers.push_back({first, block.last - block.first, block.repeat});
+    first += (block.last - block.first) * block.repeat;
+  }
+  return graph;
+}
+
 WideTimes::WideTimes(const WideGraph& graph, const std::vector<MemberClass>& classes)
     : graph_(&graph), classes_(&classes) {
   for (const MemberClass& one : classes) widths_.push_back(one.members.size());
@@ -115,11 +128,9 @@ StepGraph WideGraphs::graph_of(const std::vector<MemberClass>& classes) {
 const WideGraph& WideGraphs::apart(const std::vector<MemberClass>& classes) {
   std::vector<std::size_t> kinds = kinds_of(classes);
   std::unique_ptr<WideGraph>& graph = apart_[kinds];
-  if (graph == nullptr) {
-    StepGraph steps = unrolled(graph_of(classes));
-    number_rows(steps);
-    graph = std::make_unique<WideGraph>(std::move(steps), std::move(kinds), keys_);
-  }
+  if (graph == nullptr)
+    graph = std::make_unique<WideGraph>(
+        WideGraph::apart(graph_of(classes), std::move(kinds), keys_));
   return *graph;
 }
 

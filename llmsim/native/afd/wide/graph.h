@@ -17,9 +17,12 @@ namespace llmsim {
 inline constexpr std::int32_t kNoClass = -1;
 
 struct WideGraph {
-  // Classes of these kinds, the attention's first. `apart`: every layer has nodes of its own, and
-  // rows are numbered. Throws std::logic_error where the step waits for more than itself.
+  // Classes of these kinds, the attention's first. Throws std::logic_error where the step waits for
+  // more than itself.
   WideGraph(StepGraph graph, std::vector<std::size_t> kinds, const KindKeys& keys);
+  // With every layer in nodes of its own, and rows that are numbered.
+  static WideGraph apart(const StepGraph& folded, std::vector<std::size_t> kinds,
+                         const KindKeys& keys);
 
   struct Node {
     std::int32_t cls = kNoClass;  // none: where members meet
@@ -28,6 +31,10 @@ struct WideGraph {
   };
   struct Carried {
     std::int32_t node, entry;  // before a block's first layer, the one is what the other was
+  };
+  // Copies of a block, one behind the other.
+  struct Layers {
+    std::int32_t first, size, repeat;  // nodes; of one layer; layers
   };
   struct BlockShape {
     std::vector<std::int32_t> streams;  // of its nodes
@@ -54,6 +61,7 @@ struct WideGraph {
   std::vector<std::int32_t> waits;
   std::vector<std::int32_t> streams;  // those that have nodes
   std::vector<BlockShape> blocks;     // of those that repeat
+  std::vector<Layers> layers;         // of all nodes
 };
 
 // Where the times of a graph's streams and nodes are, for given classes.
@@ -73,6 +81,14 @@ class WideTimes {
   std::span<const Ps> of_node(const std::vector<Ps>& times, std::int32_t node) const {
     return std::span(times).subspan(node_first_[at(node)], node_width(node));
   }
+  // Of nodes that follow each other.
+  std::span<Ps> of_nodes(std::vector<Ps>& times, std::int32_t first, std::int32_t count) const {
+    return std::span(times).subspan(node_first_[at(first)], nodes_width(first, count));
+  }
+  std::span<const Ps> of_nodes(const std::vector<Ps>& times, std::int32_t first,
+                               std::int32_t count) const {
+    return std::span(times).subspan(node_first_[at(first)], nodes_width(first, count));
+  }
   std::size_t all_streams() const { return all_streams_; }
   std::size_t all_nodes() const { return node_first_.back(); }
 
@@ -84,8 +100,9 @@ class WideTimes {
   std::size_t width_of(std::int32_t stream) const {
     return widths_[at(graph_->class_of_stream(stream))];
   }
-  std::size_t node_width(std::int32_t node) const {
-    return node_first_[at(node) + 1] - node_first_[at(node)];
+  std::size_t node_width(std::int32_t node) const { return nodes_width(node, 1); }
+  std::size_t nodes_width(std::int32_t first, std::int32_t count) const {
+    return node_first_[at(first + count)] - node_first_[at(first)];
   }
   const WideGraph* graph_;
   const std::vector<MemberClass>* classes_;

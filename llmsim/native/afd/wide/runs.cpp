@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace llmsim {
 
@@ -107,18 +108,63 @@ void WideRuns::run_out(std::int64_t number, std::int32_t node, Ps end, Ps now) {
   run(now);
 }
 
-// Nodes wait for earlier ones of their step, and for the step before.
+// Nodes wait for earlier ones of their step, and for the step before. A layer waits for the layer
+// before alone: where one that nobody moved ends as that one does, but later, all that follow do.
 void WideRuns::run_out_oldest(Ps now) {
   const std::int64_t number = first_;
+  const Step& step = of(number);
+  const std::int32_t last_moved = mover_.last_moved(number);
+  for (const WideGraph::Layers& layers : graph_->layers) {
+    std::int32_t touched = layers.first + layers.size * layers.repeat - 1;
+    while (touched >= layers.first && step.last[at(touched)] == kNever) --touched;
+    touched = std::max(touched, last_moved);
+    for (std::int32_t layer = 0; layer < layers.repeat; ++layer) {
+      const std::int32_t first = layers.first + layer * layers.size, before = first - layers.size;
+      Ps moved = 0;
+      if (layer > 1 && before > touched && moved_alike(step, layers, before, moved)) {
+        leap(number, layers, first, moved, now);
+        break;
+      }
+      for (std::int32_t i = first; i < first + layers.size; ++i)
+        if (step.last[at(i)] == kNever) run_out_node(number, i, now);
+    }
+  }
+}
+
+void WideRuns::run_out_node(std::int64_t number, std::int32_t node, Ps now) {
   Step& step = of(number);
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(step.last.size()); ++i) {
-    if (step.last[at(i)] != kNever) continue;
-    Ps ready = step.ready[at(i)];
-    for (const std::int32_t other : graph_->waits_of(graph_->nodes[at(i)].others))
-      ready = std::max(ready, step.last[at(other)]);
-    if (!time(number, i, ready, now)) throw std::logic_error("a node that nobody moves is moved");
-    const Ps last = note_end(step, i);
-    lead_to_next_step(number, i, last);
+  Ps ready = step.ready[at(node)];
+  for (const std::int32_t other : graph_->waits_of(graph_->nodes[at(node)].others))
+    ready = std::max(ready, step.last[at(other)]);
+  if (!time(number, node, ready, now)) throw std::logic_error("a node that nobody moves is moved");
+  const Ps last = note_end(step, node);
+  lead_to_next_step(number, node, last);
+  tell_ended(number, node, now);
+}
+
+bool WideRuns::moved_alike(const Step& step, const WideGraph::Layers& layers, std::int32_t first,
+                           Ps& moved) const {
+  const auto here = cut_->times.of_nodes(step.ends, first, layers.size);
+  const auto before = cut_->times.of_nodes(step.ends, first - layers.size, layers.size);
+  moved = here[0] - before[0];
+  bool alike = true;
+  for (std::size_t i = 0; i < here.size(); ++i) alike &= here[i] - before[i] == moved;
+  return alike;
+}
+
+void WideRuns::leap(std::int64_t number, const WideGraph::Layers& layers, std::int32_t first,
+                    Ps moved, Ps now) {
+  Step& step = of(number);
+  const std::int32_t end = layers.first + layers.size * layers.repeat;
+  const auto from = cut_->times.of_nodes(std::as_const(step.ends), first - layers.size,
+                                         end - first);
+  const auto to = cut_->times.of_nodes(step.ends, first, end - first);
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] + moved;  // layer by layer
+  for (std::int32_t i = first; i < end; ++i)
+    step.last[at(i)] = step.last[at(i - layers.size)] + moved;
+  step.left -= at(end - first);
+  for (std::int32_t i = end - layers.size; i < end; ++i) {
+    lead_to_next_step(number, i, step.last[at(i)]);
     tell_ended(number, i, now);
   }
 }
@@ -132,13 +178,6 @@ void WideRuns::run(Ps now) {
   }
   due_.clear();
   next_due_ = 0;
-}
-
-std::int64_t WideRuns::bytes(std::int64_t step, std::int32_t node) const {
-  const WideGraph::Node& wide = graph_->nodes[at(node)];
-  const MemberClass& mine = cut_->classes[at(wide.cls)];
-  return of(step).prices->kinds[mine.kind].bytes[at(wide.key) * kinds_->members(mine.kind).size() +
-                                                 at(mine.places[0])];
 }
 
 std::span<const Ps> WideRuns::ends_of(std::int64_t step, std::int32_t node) const {

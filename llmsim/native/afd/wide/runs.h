@@ -24,6 +24,8 @@ class StepMover {
   virtual Ps end_of(std::int64_t step, std::int32_t node, Ps begin, Ps alone, Ps now) = 0;
   // Once for each member and step, in the order of the member's steps.
   virtual void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) = 0;
+  // The last of a step's nodes that it has moved; -1: none.
+  virtual std::int32_t last_moved(std::int64_t step) const = 0;
 
  protected:
   ~StepMover() = default;
@@ -40,6 +42,14 @@ struct WideCut {
   std::vector<MemberClass> classes;
   WideTimes times;
   std::vector<bool> asks;  // by node: whether the mover is asked
+
+  // Of a node with a class of one member.
+  std::int64_t bytes(const AfdPrices& prices, const MemberKinds& kinds, std::int32_t node) const {
+    const WideGraph::Node& wide = graph->nodes[at(node)];
+    const MemberClass& mine = classes[at(wide.cls)];
+    return prices.kinds[mine.kind]
+        .bytes[at(wide.key) * kinds.members(mine.kind).size() + at(mine.places[0])];
+  }
 };
 
 class WideRuns {
@@ -60,7 +70,9 @@ class WideRuns {
   bool started() const { return graph_ != nullptr; }
   const WideGraph& graph() const { return *graph_; }
   const std::vector<MemberClass>& classes() const { return cut_->classes; }
-  std::int64_t bytes(std::int64_t step, std::int32_t node) const;
+  std::int64_t bytes(std::int64_t step, std::int32_t node) const {
+    return cut_->bytes(*of(step).prices, *kinds_, node);
+  }
   // The ends of a node, by member of its class; of one that has ended.
   std::span<const Ps> ends_of(std::int64_t step, std::int32_t node) const;
   // The number of the oldest step that has nodes left; and when the streams were free before it.
@@ -99,6 +111,13 @@ class WideRuns {
   void lead_to_next_step(std::int64_t step, std::int32_t node, Ps end);
   void run(Ps now);
   void run_out_oldest(Ps now);
+  void run_out_node(std::int64_t step, std::int32_t node, Ps now);
+  // Whether all nodes of a layer ended so much later than those of the layer before.
+  bool moved_alike(const Step& step, const WideGraph::Layers& layers, std::int32_t first,
+                   Ps& moved) const;
+  // The layers from `first` on, each of which ends so much later than the one before.
+  void leap(std::int64_t step, const WideGraph::Layers& layers, std::int32_t first, Ps moved,
+            Ps now);
   bool time(std::int64_t step, std::int32_t node, Ps ready, Ps now);
   void end_node(std::int64_t step, std::int32_t node, Ps now);
   Ps note_end(Step& step, std::int32_t node);
