@@ -65,12 +65,11 @@ def space_of(folder: Path, fields: Mapping[str, Any]) -> Space:
 
 def drawn(space: Space, count: int, seed: int = 0) -> list[Point]:
     """Points of the space that nothing rules out, at random."""
-    pruner = Pruner(space)
-    kept = [point for point in space.grid() if pruner.keeps(point)]
-    if len(kept) <= count:
-        return kept
-    chosen = np.random.Generator(np.random.PCG64(seed)).choice(len(kept), count, replace=False)
-    return [kept[i] for i in sorted(chosen)]
+    places = Pruner(space).kept()
+    if len(places) > count:
+        draws = np.random.Generator(np.random.PCG64(seed))
+        places = places[np.sort(draws.choice(len(places), count, replace=False))]
+    return [space.at(int(place)) for place in places]
 
 
 def rungs(space: Space, folder: Path, points: Sequence[Point], jobs: int) -> list[list[Trial]]:

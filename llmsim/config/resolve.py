@@ -43,7 +43,9 @@ from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
 NEWEST = 4
-"""Different instances that later ones are compared with; roles often alternate from node to node."""
+"""Different instances that later ones are compared with, for roles that alternate from node to
+node.
+"""
 
 
 def resolve(

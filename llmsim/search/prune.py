@@ -1,5 +1,6 @@
 """Points that cannot be an answer, found without a run: memory, layouts, the data sheet's speed."""
 
+import itertools
 import json
 import math
 import re
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmsim.config.engine.options import command_line_options
 from llmsim.config.errors import InfeasibleError, LlmsimError
@@ -71,33 +73,63 @@ class _Verdict:
 
 @dataclass
 class Pruner:
-    """Looks at every point once; each kind of instance is looked at once for all of them."""
+    """Looks at points that differ in their rate alone together, and at each kind of instance once
+    for all of them.
+    """
 
     space: Space
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    _reasons: list[str] = field(default_factory=lambda: [""])
     _instances: dict[tuple[Any, ...], _Instance] = field(default_factory=dict)
     _lengths: dict[str, "_Lengths"] = field(default_factory=dict)
-    _verdicts: dict[tuple[str, ...], _Verdict] = field(default_factory=dict)
 
-    def keeps(self, point: Point) -> bool:
-        """Whether the point has to be run; a pruned one is counted under its reason."""
-        reason, sentence = self._reason(point)
-        if reason:
-            self.counts[reason] += 1
-            self.examples.setdefault(reason, f"{point[DEPLOYMENT]}: {sentence}")
-        return not reason
+    def kept(self) -> NDArray[np.int64]:
+        """The points that have to run, by their places in the grid (`Space.at`), ascending; the
+        others are counted under their reasons.
+        """
+        codes = self._codes()
+        found, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
+        for at in np.argsort(firsts):  # as somebody finds them who goes through the grid
+            if reason := self._reasons[found[at]]:
+                point = self.space.at(int(firsts[at]))
+                self.counts[reason] = int(counts[at])
+                self.examples[reason] = f"{point[DEPLOYMENT]}: {self._sentence(point)}"
+        return np.flatnonzero(codes == 0)
 
-    def _reason(self, point: Point) -> tuple[str, str]:
-        fixed = {name: value for name, value in point.items() if name != RATE}
-        key = tuple(map(repr, fixed.values()))
-        if key not in self._verdicts:
-            self._verdicts[key] = self._verdict(fixed)
-        verdict = self._verdicts[key]
-        rate = point.get(RATE)
-        if not verdict.reason and rate is not None and rate > verdict.most_rate:
-            return COMPUTE, f"at most {verdict.most_rate:.4g} requests/s, not {rate:.4g}"
-        return verdict.reason, verdict.sentence
+    def pruned(self, reason: str) -> NDArray[np.int64]:
+        """The places of the points that are pruned for a reason."""
+        return np.flatnonzero(self._codes() == self._code(reason))
+
+    def _sentence(self, point: Point) -> str:
+        """What is wrong with a point that is pruned."""
+        verdict = self._verdict({name: value for name, value in point.items() if name != RATE})
+        fastest = f"at most {verdict.most_rate:.4g} requests/s, not {point.get(RATE, 0.0):.4g}"
+        return verdict.sentence or fastest
+
+    def _codes(self) -> NDArray[np.int8]:
+        """For each point of the grid its reason, as a place in `_reasons`; 0: it has none."""
+        dimensions = self.space.dimensions
+        fixed = [one for one in dimensions if one.name != RATE]
+        names = [one.name for one in fixed]
+        verdicts = [
+            self._verdict(dict(zip(names, values, strict=True)))
+            for values in itertools.product(*(one.values for one in fixed))
+        ]
+        shape = [len(one.values) for one in fixed]
+        codes = np.array([self._code(one.reason) for one in verdicts], np.int8).reshape(*shape, 1)
+        at = next((i for i, one in enumerate(dimensions) if one.name == RATE), None)
+        if at is not None:
+            most = np.array([one.most_rate for one in verdicts]).reshape(*shape, 1)
+            too_fast = np.array(dimensions[at].values, np.float64) > most
+            codes = np.where((codes == 0) & too_fast, np.int8(self._code(COMPUTE)), codes)
+            codes = np.moveaxis(codes, -1, at)
+        return codes.ravel()
+
+    def _code(self, reason: str) -> int:
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+        return self._reasons.index(reason)
 
     def _verdict(self, point: Point) -> "_Verdict":
         """What is known of a point at any rate."""

@@ -198,6 +198,15 @@ class Space:
         for values in itertools.product(*(one.values for one in self.dimensions)):
             yield dict(zip(names, values, strict=True))
 
+    def at(self, place: int) -> dict[str, Any]:
+        """The point at a place in the grid, from 0."""
+        values = []
+        for one in reversed(self.dimensions):
+            place, step = divmod(place, len(one.values))
+            values.append(one.values[step])
+        names = [one.name for one in self.dimensions]
+        return dict(zip(names, reversed(values), strict=True))
+
     @property
     def objectives(self) -> tuple[tuple[str, bool], ...]:
         """(figure, whether more is better), in the order of the file, what is minimised first."""

@@ -120,12 +120,13 @@ def _halved(
     if space.size is None:
         raise InputError(f"{space.path}: a range without steps cannot be halved; give it a step")
     pruner = Pruner(space)
-    kept = [point for point in space.grid() if not space.plans or pruner.keeps(point)]
+    places = pruner.kept() if space.plans else np.arange(space.size)
     course.candidates, course.pruned = space.size, dict(pruner.counts)
     course.examples = dict(pruner.examples)
-    if trials < len(kept):
-        chosen = np.random.Generator(np.random.PCG64(seed)).choice(len(kept), trials, replace=False)
-        kept = [kept[i] for i in sorted(chosen)]
+    if trials < len(places):
+        draws = np.random.Generator(np.random.PCG64(seed))
+        places = places[np.sort(draws.choice(len(places), trials, replace=False))]
+    kept = [space.at(int(place)) for place in places]
     course.drawn = len(kept)
     if space.file.halving is None:
         return evaluate(kept)

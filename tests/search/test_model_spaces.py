@@ -150,12 +150,9 @@ SLOW = {"p95_ttft_ms": {"at_most": 20}, "p99_tpot_ms": {"at_most": 4}}
 def test_a_pruned_point_is_no_answer(fields: Json, reason: str, tmp_path: Path) -> None:
     asked = space(tmp_path, **fields)
     pruner = Pruner(asked)
-    pruned = []
-    for point in asked.grid():
-        before = pruner.counts[reason]
-        assert pruner.keeps(point) or pruner.counts.total()
-        pruned += [point] if pruner.counts[reason] > before else []
-    assert pruned and pruner.examples[reason]
+    kept, pruned = pruner.kept(), [asked.at(int(place)) for place in pruner.pruned(reason)]
+    assert pruner.counts.total() == asked.size - len(kept)
+    assert len(pruned) == pruner.counts[reason] > 0 and pruner.examples[reason]
     for point in (pruned[0], pruned[-1]):
         found = run(tmp_path, asked, point)
         if reason == MEMORY:
@@ -296,7 +293,8 @@ def test_experts_that_do_not_fit_the_ffn_devices_are_pruned(tmp_path: Path) -> N
     mixture = {"model": "Qwen/Qwen3-30B-A3B", "hardware": "A100-40GB-SXM", "architecture": "afd"}
     asked = space(tmp_path, **{**AFD, **mixture, "require": None})
     pruner = Pruner(asked)
-    pruned = {str(point["deployment"]) for point in asked.grid() if not pruner.keeps(point)}
+    kept = {str(asked.at(int(place))["deployment"]) for place in pruner.kept()}
+    pruned = set(asked.plans) - kept
     small = {label for label in asked.plans if "FFN TP1" in label}
     whole = {label for label in asked.plans if "TP1 prefill" in label}
     assert pruned == small | whole and set(pruner.counts) == {MEMORY}

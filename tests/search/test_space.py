@@ -134,7 +134,7 @@ def test_the_grid_has_every_combination_once(tmp_path: Path) -> None:
             {"options": {"--dtype": datetime.date(2024, 1, 1)}},
             "--dtype holds something that JSON has not",
         ),
-        ({"minimize": ["x"]}, 'unknown field minimize (did you mean "minimise"?)'),
+        ({"minimixe": ["x"]}, 'unknown field minimixe (did you mean "minimise"?)'),
     ],
 )
 def test_a_wrong_file_is_refused_in_a_sentence(fields: Json, said: str, tmp_path: Path) -> None:

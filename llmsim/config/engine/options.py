@@ -916,7 +916,8 @@ def check_parameters(marks: Iterable[ParameterOf]) -> None:
 check_parameters(scheduler_parameters().values())
 
 
-def command_line_options() -> dict[str, tuple[OnCommandLine, str]]:
+@cache
+def command_line_options() -> Mapping[str, tuple[OnCommandLine, str]]:
     """The options that `llmsim run` takes, by field, each with its sentence for the help."""
     found = {}
     for name, field in EngineOptions.model_fields.items():
