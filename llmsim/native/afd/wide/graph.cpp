@@ -129,8 +129,8 @@ const WideGraph& WideGraphs::apart(const std::vector<MemberClass>& classes) {
   std::vector<std::size_t> kinds = kinds_of(classes);
   std::unique_ptr<WideGraph>& graph = apart_[kinds];
   if (graph == nullptr)
-    graph = std::make_unique<WideGraph>(
-        WideGraph::apart(graph_of(classes), std::move(kinds), keys_));
+    graph =
+        std::make_unique<WideGraph>(WideGraph::apart(graph_of(classes), std::move(kinds), keys_));
   return *graph;
 }
 

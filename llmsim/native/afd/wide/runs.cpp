@@ -156,8 +156,8 @@ void WideRuns::leap(std::int64_t number, const WideGraph::Layers& layers, std::i
                     Ps moved, Ps now) {
   Step& step = of(number);
   const std::int32_t end = layers.first + layers.size * layers.repeat;
-  const auto from = cut_->times.of_nodes(std::as_const(step.ends), first - layers.size,
-                                         end - first);
+  const auto from =
+      cut_->times.of_nodes(std::as_const(step.ends), first - layers.size, end - first);
   const auto to = cut_->times.of_nodes(step.ends, first, end - first);
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] + moved;  // layer by layer
   for (std::int32_t i = first; i < end; ++i)
