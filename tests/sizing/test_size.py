@@ -376,7 +376,7 @@ def test_roles_of_different_layouts_are_found_where_two_alike_are_too_many_devic
 
 
 def test_architectures_share_their_prefill_instances() -> None:
-    asked = {**ASKED, "architecture": "pd,afd"}
+    asked = {**ASKED, "architecture": "pd,afd", "input": "fixed:300", "output_tokens": "fixed:20"}
     found = size("Qwen/Qwen3-30B-A3B", "H100", **asked).found
     plans = [one.plan for one in (*found.meeting, *found.missing)]
     assert len(plans) == len(set(plans))
@@ -495,7 +495,8 @@ def test_every_class_meets_its_own_targets(capsys: pytest.CaptureFixture[str]) -
     assert best["classes"]["batch"]["e2el_ms"]["p99"] <= 9000
     assert best["ttft_ms"]["p99"] > best["classes"]["chat"]["ttft_ms"]["p50"]
     assert found["classes_targets_ms"]["batch"] == {"e2el": 9000.0}
-    strict = size(MODEL, "H100", **{**ASKED, **CLASSES, "rate": 30.0, "slo": "ttft:120,tpot:14"})
+    alike = {"rate": 30.0, "slo": "ttft:120,tpot:14", "architecture": "colocated"}
+    strict = size(MODEL, "H100", **{**ASKED, **CLASSES, **alike})
     assert strict.best is None or strict.best.plan.devices >= best["devices"]
     plan = Plan(MODEL, "H100", (Pool(Shape(best["devices"]), 1),), devices_per_node=4)
     load = Load(RATE, 30.0, CLASSES["input"], CLASSES["output_tokens"], classes=CLASSES["classes"])
@@ -805,7 +806,7 @@ def test_targets_that_a_request_alone_misses_take_few_runs(
 
     monkeypatch.setattr(Bench, "measure", counted)
     asked: dict[str, Any] = {"rate": 60.0, "architecture": "afd", "devices_per_node": 2}
-    asked["slo"] = "ttft:10,tpot:50"
+    asked |= {"slo": "ttft:10,tpot:50", "input": "fixed:600", "output_tokens": "fixed:30"}
     quick = size("Qwen/Qwen3-30B-A3B", "H100", **asked)
     with_a_load = sum(requests > 1 for requests in runs)
     assert quick.found.pruned.counts[PARTNER], "no prefill instance meets TTFT"
