@@ -277,7 +277,9 @@ def _scheduler(
         program,
         group.pd_type,
         request.layout.context_ranks,
-        prefill_all_but_last_token=prefill_all_but_last_token(request.model),
+        prefill_all_but_last_token=prefill_all_but_last_token(
+            request.model, group.engine.scheduler
+        ),
         several_kinds=of_several_kinds(request.model),
         stages=group.pp,
         in_flight=batches_in_flight(group),

@@ -95,6 +95,15 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
         "dp_size": {1, 3},
     }.items():
         assert {case["config"][option] for case in keeping} == values
+    handing = [case for case in keeping if case["config"]["disaggregation_mode"] is not None]
+    for option, values in {
+        "disaggregation_mode": {"prefill", "decode", "pair"},
+        "disaggregation_decode_enable_radix_cache": {False, True},
+        "mamba_radix_cache_strategy": {"no_buffer", "extra_buffer"},
+        "disable_overlap_schedule": {False, True},
+    }.items():
+        assert {case["config"][option] for case in handing} == values
+    assert sum(any(step["preempted"] for step in case["steps"]) for case in handing) >= 2
     assert any(step["preempted"] for case in keeping for step in case["steps"])
     counted = [case["steps"] for case in keeping if "free_states" in case["steps"][0]]
     for name in ("free_states", "free_states_after"):

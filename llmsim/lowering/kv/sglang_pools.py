@@ -16,6 +16,7 @@ from llmsim.config.engine.sglang.state_pool import (
     answer_interval,
     prompt_interval,
     spare_states,
+    states_of_decodes,
     states_of_request,
 )
 from llmsim.config.engine.sglang.window_pool import (
@@ -125,6 +126,8 @@ def state_pool(
     chunk, page = model.linear.chunk, engine.block_size
     interval = engine.mamba_track_interval or TRACK_INTERVAL
     pool.slots, pool.spare = ledger.states, _spare_states(group, model)
+    if group.pd_type == "decode":
+        pool.slots = states_of_decodes(engine.max_num_seqs, pool.spare, ledger.states)
     pool.lazy = engine.mamba_radix_cache_strategy == LAZY
     _check_blocks(model, page, interval if pool.spare > 0 else None)
     pool.prompt_interval = prompt_interval(chunk, page)
@@ -206,6 +209,11 @@ def _check_lazy(group: Group) -> None:
     with drafts.
     """
     strategy = f"mamba_radix_cache_strategy {LAZY}"
+    if group.pd_type in ("prefill", "decode") and group.engine.enable_prefix_caching:
+        raise InfeasibleError(
+            f"{strategy} does not run on instances with the pd_type {group.pd_type}, whose pools "
+            "SGLang has not fitted for it; say extra_buffer"
+        )
     if not overlaps(group):
         raise InfeasibleError(
             f"{strategy} needs steps that overlap, as SGLang does; say extra_buffer, or leave out "

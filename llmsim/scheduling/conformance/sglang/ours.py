@@ -12,6 +12,7 @@ from llmsim.config.engine.sglang.state_pool import (
     answer_interval,
     prompt_interval,
     spare_states,
+    states_of_decodes,
 )
 from llmsim.config.engine.sglang.window_pool import (
     tokens_of_prompts,
@@ -234,12 +235,20 @@ def _window_pool(config: Case) -> "_native.WindowPoolConfig":
 def _state_pool(config: Case) -> "_native.StatePoolConfig":
     chunk, page = config["mamba_chunk_size"], config["page_size"]
     native = _native.StatePoolConfig()
-    native.slots = config["max_mamba_cache_size"]
+    native.slots = states_of(config)
     native.spare = spare_states_of(config)
     native.lazy = config["mamba_radix_cache_strategy"] == LAZY
     native.prompt_interval = prompt_interval(chunk, page)
     native.answer_interval = answer_interval(chunk, page, config["mamba_track_interval"])
     return native
+
+
+def states_of(config: Case) -> int:
+    """Slots of the pool that SGLang makes for layers that keep states."""
+    given: int = config["max_mamba_cache_size"]
+    if config.get("disaggregation_mode") != "decode":
+        return given
+    return states_of_decodes(config["max_running_requests"], spare_states_of(config), given)
 
 
 def window_tokens(config: Case) -> int:

@@ -52,6 +52,7 @@ def random_case(seed: int, requests: int) -> Case:
     _host_storage(np.random.default_rng([seed, 59]), config)
     _states(np.random.default_rng([seed, 79]), config)
     _lazy_states(np.random.default_rng([seed, 97]), config)
+    _states_of_roles(np.random.default_rng([seed, 101]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -228,6 +229,11 @@ def _states(rng: np.random.Generator, config: Case) -> None:
     if rng.random() >= share or any(name in config for name in apart):
         return
     copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+
+
+def _draw_states(rng: np.random.Generator, config: Case, *, copies: bool) -> None:
+    """Without spare slots where requests copy their states for the prefix cache."""
     most_running = int(rng.choice([1, 2, 4, 8, 64]))
     config |= {
         "mamba_radix_cache_strategy": "no_buffer" if copies else "extra_buffer",
@@ -248,13 +254,30 @@ def _lazy_states(rng: np.random.Generator, config: Case) -> None:
         config["mamba_radix_cache_strategy"] = LAZY
 
 
+def _states_of_roles(rng: np.random.Generator, config: Case) -> None:
+    """Gives half of the cases with a role layers that keep states."""
+    apart = config.get("enable_hierarchical_cache", False)
+    if rng.random() < 1 / 2 or "disaggregation_mode" not in config or apart:
+        return
+    copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+    if copies and config["disaggregation_mode"] == PAIR:
+        config["prefill_server"] |= {"disable_overlap_schedule": True}
+
+
 def _state_pool(rng: np.random.Generator, config: Case) -> None:
     """Gives layers that keep states a pool of as many as SGLang wants at least, or more."""
     if not keeps_states(config):
         return
-    of_request = states_of_request(spare_states_of(config), caches=caches(config))
     factor = float(rng.choice([1, 1, 1, 1.3, 2, 8]))
-    config["max_mamba_cache_size"] = int(config["max_running_requests"] * of_request * factor)
+    config["max_mamba_cache_size"] = max(
+        int(server["max_running_requests"] * _states_of_request(server) * factor)
+        for _, server in servers(config)
+    )
+
+
+def _states_of_request(config: Case) -> int:
+    return states_of_request(spare_states_of(config), caches=caches(config))
 
 
 def _longest_window(config: Case) -> int:

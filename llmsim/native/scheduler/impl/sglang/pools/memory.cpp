@@ -14,7 +14,7 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
   if (states_) {
     up_to = states_->cached_end(held.states, computed, up_to);
     if (up_to == 0) return;
-    if (then == Then::kGoesOn) make_room_for_given_state(held);
+    if (then == Then::kGoesOn && !make_room_for_given_state(held)) return;
   }
   const auto page = static_cast<std::int32_t>(page_);
   const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
@@ -50,25 +50,31 @@ void SglangMemory::slide_window(SglangHeld& held, std::int64_t computed, std::in
   held.behind_window = static_cast<std::int32_t>(end);
 }
 
-void SglangMemory::make_room_for_states(std::int64_t slots) {
+bool SglangMemory::make_room_for_states(std::int64_t slots) {
   while (states_->available() < slots) {
     const RadixTree::Freed freed = tree_.evict_state();
-    if (freed.states == 0) break;
+    if (freed.states == 0) return false;
     take_back(freed);
   }
+  return true;
 }
 
 // The request has computed on from the state behind its prefix.
-void SglangMemory::make_room_for_given_state(const SglangHeld& held) {
+bool SglangMemory::make_room_for_given_state(const SglangHeld& held) {
   const bool gives_up = states_->gives_up_prefix() && states_->available() == 0;
   if (gives_up) tree_.unlock_state(held.locked);
-  make_room_for_states(1);
+  const bool found = make_room_for_states(1);
   if (gives_up) tree_.lock_state(held.locked);
+  return found;
+}
+
+bool SglangMemory::make_room_for_states_of(const SglangHeld& held) {
+  return !states_ || make_room_for_states(states_->of_request() - held.states.slots);
 }
 
 // The state that it copies is not to make room for the copy.
 void SglangMemory::copy_state(SglangHeld& held) {
-  if (!states_ || held.found == RadixTree::kRoot) return;
+  if (!states_ || held.found == RadixTree::kRoot || held.states.slots > 0) return;
   const RadixTree::WindowTop top = tree_.lock(held.found);
   make_room_for_states(1);
   tree_.unlock(held.found, top);

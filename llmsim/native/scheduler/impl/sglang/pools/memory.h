@@ -156,6 +156,12 @@ class SglangMemory {
   }
   // Requests of a step of prompts have slots for their states.
   void take_states(std::span<const RequestId> requests, std::vector<SglangHeld>& all);
+  // Whether a request finds the slots for its states that it lacks, for which the tree gives up
+  // what it can; and takes them.
+  bool make_room_for_states_of(const SglangHeld& held);
+  void take_states(SglangHeld& held) {
+    if (states_) states_->take(held.states, states_->of_request());
+  }
   // Brings what only the host holds of a request's prefix to the device; false where it is too
   // little, or finds no room.
   bool load_back(SglangHeld& held);
@@ -212,9 +218,9 @@ class SglangMemory {
   bool consistent(std::span<const SglangHeld> all) const;
 
  private:
-  void make_room_for_states(std::int64_t slots);
-  // One more, which the prefix cache gets from a request.
-  void make_room_for_given_state(const SglangHeld& held);
+  bool make_room_for_states(std::int64_t slots);
+  // One more, which the prefix cache gets from a request; false where there is none.
+  bool make_room_for_given_state(const SglangHeld& held);
   // The prefix cache has taken the state of a request, which goes on or has ended; or had one.
   void hand_over_state(SglangHeld& held, Then then, bool taken);
   void take_back(const RadixTree::Freed& freed) {
