@@ -322,6 +322,7 @@ class Loop:
             self._arrived == len(self._requests)
             and not scheduler.waiting_queue
             and scheduler.running_batch.is_empty()
+            and scheduler.chunked_req is None
             and scheduler.last_batch is None
             and not self._flights
         )

@@ -277,7 +277,15 @@ def _host_cache(config: Case) -> "_native.HostCacheConfig":
     native.pages = host_pages(host_tokens, config["page_size"])
     native.write = HOST_WRITES[config["hicache_write_policy"]]
     native.copy_latency_ps = COPY_PS
-    native.write_ps_per_token = native.load_ps_per_token = config["hicache_copy_ps"]
+    copy_ps = config["hicache_copy_ps"]
+    native.write_ps_per_token = native.load_ps_per_token = copy_ps
+    native.write_ps_per_window_token = native.load_ps_per_window_token = copy_ps
+    native.write_ps_per_state = native.load_ps_per_state = copy_ps
+    if config.get("sliding_window", 0) > 0:
+        host_windows = int(window_tokens(config) * config["hicache_ratio"])
+        native.window_pages = host_pages(host_windows, config["page_size"])
+    if keeps_states(config):
+        native.states = host_pages(int(states_of(config) * config["hicache_ratio"]), 1)
     if config.get("hicache_storage_backend") is not None:
         native.storage = _host_storage(config)
     return native

@@ -53,6 +53,7 @@ def random_case(seed: int, requests: int) -> Case:
     _states(np.random.default_rng([seed, 79]), config)
     _lazy_states(np.random.default_rng([seed, 97]), config)
     _states_of_roles(np.random.default_rng([seed, 101]), config)
+    _states_with_host(np.random.default_rng([seed, 103]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -82,7 +83,11 @@ def random_case(seed: int, requests: int) -> Case:
     config["max_running_requests"] = min(
         max(config["max_running_requests"], least_running), most_running
     )
-    _windows(np.random.default_rng([seed, 73]), config, least)
+    hosted = config.get("enable_hierarchical_cache", False)
+    if _hosted_alone(config):
+        _windows(np.random.default_rng([seed, 107]), config, least)
+    elif not hosted:
+        _windows(np.random.default_rng([seed, 73]), config, least)
     _state_pool(np.random.default_rng([seed, 89]), config)
     return case
 
@@ -200,9 +205,8 @@ def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> Non
     which each server can run any request alone; the longest one takes at most `request_tokens`.
     """
     is_drawn = rng.random() >= 2 / 3
-    apart = config.get("enable_hierarchical_cache", False) or keeps_states(config)
     drafts_alone = "speculative_algorithm" in config and config["disable_radix_cache"]
-    if not is_drawn or apart or drafts_alone:
+    if not is_drawn or keeps_states(config) or drafts_alone:
         return
     cut = config["chunked_prefill_size"] > 0
     ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
@@ -263,6 +267,22 @@ def _states_of_roles(rng: np.random.Generator, config: Case) -> None:
     _draw_states(rng, config, copies=copies)
     if copies and config["disaggregation_mode"] == PAIR:
         config["prefill_server"] |= {"disable_overlap_schedule": True}
+
+
+def _states_with_host(rng: np.random.Generator, config: Case) -> None:
+    """Gives a third of the cases with a hierarchical cache, and no storage behind it, layers that
+    keep states.
+    """
+    if rng.random() < 2 / 3 or not _hosted_alone(config):
+        return
+    copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+
+
+def _hosted_alone(config: Case) -> bool:
+    """Whether there is a hierarchical cache, but no storage behind it."""
+    hosted: bool = config.get("enable_hierarchical_cache", False)
+    return hosted and "hicache_storage_backend" not in config
 
 
 def _state_pool(rng: np.random.Generator, config: Case) -> None:

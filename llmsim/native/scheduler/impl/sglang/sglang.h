@@ -220,8 +220,14 @@ class Sglang final : public Scheduler,
     bool cut = false;
     PromptBudget::State refused = PromptBudget::State::kNoMemory;
   };
-  Admission select(RequestId request, std::int32_t cached, std::int64_t needed,
+  // Leading tokens that it has, and of layers with a window those that are loaded first.
+  struct Cached {
+    std::int32_t tokens, loaded_windows;
+  };
+  Admission select(RequestId request, const Cached& cached, std::int64_t needed,
                    const PromptBudget& budget) const;
+  Admission load_back(RequestId request, Admission admission, std::int64_t needed,
+                      const PromptBudget& budget);
   bool fits_to_their_ends(RequestId request, const PromptBudget& budget);
   PromptBudget::State admit_unshared(RequestId request, PromptBudget& budget);
   void go_on(PromptBudget& budget);

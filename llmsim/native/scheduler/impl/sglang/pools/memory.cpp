@@ -51,8 +51,10 @@ void SglangMemory::slide_window(SglangHeld& held, std::int64_t computed, std::in
 }
 
 bool SglangMemory::make_room_for_states(std::int64_t slots) {
+  if (host_) host_->begin_walk();
   while (states_->available() < slots) {
-    const RadixTree::Freed freed = tree_.evict_state();
+    const RadixTree::Freed freed =
+        host_ ? host_->evict_part(RadixTree::Kind::kStates) : tree_.evict_state();
     if (freed.states == 0) return false;
     take_back(freed);
   }
@@ -75,6 +77,7 @@ bool SglangMemory::make_room_for_states_of(const SglangHeld& held) {
 // The state that it copies is not to make room for the copy.
 void SglangMemory::copy_state(SglangHeld& held) {
   if (!states_ || held.found == RadixTree::kRoot || held.states.slots > 0) return;
+  if (held.found != held.last) return;  // the state comes from the host
   const RadixTree::WindowTop top = tree_.lock(held.found);
   make_room_for_states(1);
   tree_.unlock(held.found, top);
@@ -102,14 +105,25 @@ void SglangMemory::hand_over_state(SglangHeld& held, Then then, bool taken) {
   }
 }
 
-bool SglangMemory::load_back(SglangHeld& held) {
+// A state comes to the tree, and to a slot of the request's own, for which room is made first.
+std::int32_t SglangMemory::load_back(SglangHeld& held) {
   const RadixTree::WindowTop top = tree_.lock(held.last);
   const RadixTree::HostPin pin = host_->pin(held.last);
-  const std::int32_t pages = host_->load_back(held.last);
-  free_ -= pages;
+  const bool takes_slot = held.host_state && held.states.slots == 0;
+  std::optional<RadixTree::Freed> loaded;
+  if (!takes_slot || make_room_for_states(1)) {
+    if (takes_slot) states_->take(held.states, 1);
+    loaded = host_->load_back(held.last, held.states.slots > 0);
+    if (takes_slot && !loaded) states_->take(held.states, 0);
+  }
+  if (loaded) {
+    free_ -= loaded->pages;
+    window_free_ -= loaded->window_pages;
+    if (states_) states_->take(loaded->states);
+  }
   tree_.unlock(held.last, top);
   host_->unpin(pin);
-  return pages > 0;
+  return loaded ? held.last_end - held.prefix : 0;
 }
 
 void SglangMemory::release(SglangHeld& held) {
