@@ -84,8 +84,8 @@ def window_of(model: ModelConfig) -> int:
 def window_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.WindowPoolConfig":
-    """The pool as the scheduler counts it, where that is modelled: not with HiCache or the
-    scheduler's outline, nor with drafts without a prefix cache.
+    """The pool as the scheduler counts it, where that is modelled: not with the scheduler's outline,
+    nor with drafts without a prefix cache.
 
     Raises InfeasibleError where it is too small for one request.
     """
@@ -94,8 +94,7 @@ def window_pool(
     if engine.scheduler != SGLANG or window_of(model) == 0 or ledger.window_blocks == 0:
         return pool
     drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
-    apart = engine.enable_hierarchical_cache or drafts_alone
-    if apart or is_outlined(engine, scheduler):
+    if drafts_alone or is_outlined(engine, scheduler):
         return pool
     pool.window, pool.pages = window_of(model), ledger.window_blocks
     needed = _least_tokens(pool.window, engine.block_size, computes=not scheduler.kv_consumer)
@@ -170,8 +169,8 @@ def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
     if has_pool and scheduler is not None and scheduler.window_pool.window == 0:
         notes.append(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
-            "of memory, but never keeps a request waiting here: with HiCache, KV tiers, the "
-            "scheduler's outline, or drafts without a prefix cache its rules are not modelled"
+            "of memory, but never keeps a request waiting here: with KV tiers, the scheduler's "
+            "outline, or drafts without a prefix cache its rules are not modelled"
         )
     caches = lowered.engine.scheduler == SGLANG and lowered.engine.enable_prefix_caching
     keeps_states = model.linear is not None and not model.keeps_states_alone
