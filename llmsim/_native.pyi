@@ -1002,6 +1002,13 @@ class StatePoolConfig:
     def lazy(self, arg: bool, /) -> None: ...
 
     @property
+    def verified(self) -> int:
+        """Tokens of a step that verifies drafts, where slots are lazy."""
+
+    @verified.setter
+    def verified(self, arg: int, /) -> None: ...
+
+    @property
     def prompt_interval(self) -> int:
         """Tokens of a prompt from one state in a spare slot to the next."""
 

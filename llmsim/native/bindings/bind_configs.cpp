@@ -308,6 +308,8 @@ void bind_state_pool(nb::module_& m) {
               "copies of the request's own.")
       .def_rw("lazy", &StatePoolConfig::lazy,
               "Whether a second spare slot is taken for the step that writes to it alone.")
+      .def_rw("verified", &StatePoolConfig::verified,
+              "Tokens of a step that verifies drafts, where slots are lazy.")
       .def_rw("prompt_interval", &StatePoolConfig::prompt_interval,
               "Tokens of a prompt from one state in a spare slot to the next.")
       .def_rw("answer_interval", &StatePoolConfig::answer_interval, "Likewise, of an answer.");

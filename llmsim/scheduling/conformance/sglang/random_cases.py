@@ -51,9 +51,9 @@ def random_case(seed: int, requests: int) -> Case:
     _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
     _states(np.random.default_rng([seed, 79]), config)
-    _lazy_states(np.random.default_rng([seed, 97]), config)
     _states_of_roles(np.random.default_rng([seed, 101]), config)
     _states_with_host(np.random.default_rng([seed, 103]), config)
+    _lazy_states(np.random.default_rng([seed, 97]), config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -252,8 +252,8 @@ def _lazy_states(rng: np.random.Generator, config: Case) -> None:
     """Lets a quarter of the cases with spare slots for states that can do so take the second one
     for the steps alone that write there.
     """
-    drafts = "speculative_algorithm" in config
-    apart = drafts or config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    apart = config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    apart = apart or "disaggregation_mode" in config
     if rng.random() < 1 / 4 and keeps_states(config) and not apart:
         config["mamba_radix_cache_strategy"] = LAZY
 

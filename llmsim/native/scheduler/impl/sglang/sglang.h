@@ -297,6 +297,7 @@ class Sglang final : public Scheduler,
   enum class Decode : std::uint8_t { kVerifies, kPlain };
   void form_decodes(Batch& batch, Decode kind);
   void slide_windows_of_decodes();
+  void prepare_states_of_verifications(Decode kind);
   void launch_states_of_decodes(Decode kind);
   void make_room_for_decodes();
   // Slots that it has after its next decode.
