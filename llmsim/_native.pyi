@@ -2380,6 +2380,9 @@ class Stalled(RuntimeError):
 class OutOfKvMemory(Stalled):
     pass
 
+class OutOfStates(OutOfKvMemory):
+    pass
+
 class Violated(RuntimeError):
     pass
 

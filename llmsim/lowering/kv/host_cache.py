@@ -57,8 +57,8 @@ class HostPool(Struct, frozen=True):
 
 
 class HostPools(Struct, frozen=True):
-    """Of the layers that see everything, of those with a window, and of states; None: the device has
-    no such pool.
+    """Of the layers that see everything, of those with a window, and of states; None: there is no
+    such pool.
     """
 
     pages: HostPool
@@ -243,11 +243,9 @@ def _host_sizes(
     return pages, windows, states
 
 
-def _places(
-    group: Group, memory: MemorySpec, ranks: int, pools: HostPools, pool: HostPool
-) -> int:
-    """Of a host pool, pages or states: by its share of hicache_size, or as many times as many as the
-    device has.
+def _places(group: Group, memory: MemorySpec, ranks: int, pools: HostPools, pool: HostPool) -> int:
+    """Of a host pool, pages or states: by its share of hicache_size, or so many times as many as
+    the device has.
     """
     engine = group.engine
     if engine.hicache_size:

@@ -90,8 +90,8 @@ def window_of(engine: EngineArgs, model: ModelConfig) -> int:
 def window_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.WindowPoolConfig":
-    """The pool as the scheduler counts it, where that is modelled: not with the scheduler's outline,
-    nor with drafts without a prefix cache.
+    """The pool as the scheduler counts it, where that is modelled: not with its outline, nor with
+    drafts without a prefix cache.
 
     Raises InfeasibleError where it is too small for one request.
     """

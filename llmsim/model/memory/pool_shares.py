@@ -6,8 +6,8 @@ from llmsim.model.memory.sizes import KvGroup
 
 
 class PoolBytes(Struct, frozen=True):
-    """Bytes on one rank: of a block of the layers that see everything, with the drafter's, of one of
-    those with a window, and of a state.
+    """Bytes on one rank: of a block of the layers that see everything, the drafter's included, of
+    one of those with a window, and of a state.
     """
 
     block: int

@@ -68,7 +68,9 @@ def test_what_was_evicted_comes_back_with_its_window_or_state(write: str, kind: 
 
 def test_without_room_for_a_window_or_a_state_its_node_is_not_copied() -> None:
     pool = {"window_pool": windows(200)}
-    every = counted(asked("ABA", host(1000, window_pages=1000), **pool), "host_cache_written_tokens")
+    every = counted(
+        asked("ABA", host(1000, window_pages=1000), **pool), "host_cache_written_tokens"
+    )
     some = counted(asked("ABA", host(1000, window_pages=5), **pool), "host_cache_written_tokens")
     assert 0 < some < every
     sim = asked("ABA", host(1000), state_pool=states(20))

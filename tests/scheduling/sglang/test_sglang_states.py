@@ -11,6 +11,7 @@ from token_balance import assert_nothing_is_lost
 
 import llmsim
 from llmsim import LlmsimError, _native
+from llmsim.lowering.scheduler import acceptance
 from llmsim.scheduling.conformance.sglang.ours import our_run
 
 INTERVAL = 64
@@ -153,6 +154,27 @@ def test_nothing_is_lost_with_states(
     assert_nothing_is_lost(sim, options.blocks, requests)
 
 
+def test_with_drafts_the_second_slot_is_taken_before_a_state_is_due() -> None:
+    """Behind two chunks of the prompt the cache has two states, beside two slots of the request.
+    Verifications of four tokens, which all hold, may save the state at 448 from 440 tokens on: two
+    steps see a slot less.
+    """
+    native = _native.SpeculationConfig()
+    native.tokens, native.acceptance = 3, acceptance([1.0] * 3)
+    states = pool(20, spare=1, answer_interval=64, lazy=True)
+    states.verified = 4
+    extra = {"state_pool": states, "sglang_new_tokens": 8, "sglang_overlap": 1}
+    extra["speculation"] = native
+    prompt_keys = prompt(("a", 400))
+    options = Options(
+        "sglang", block_size=1, blocks=BLOCKS, caching=True, keys=[prompt_keys], extra=extra
+    )
+    sim = run([(0, 400, 100)], options)
+    assert_nothing_is_lost(sim, BLOCKS, [(0, 400, 100)])
+    free = sim.schedule(0)["free_states"].tolist()
+    assert [20 - slots for slots in free] == [2, 3, *10 * [4], 5, 5, *13 * [4]]
+
+
 LOAD = "synthetic:n=6,rate=2,input=fixed:700,output=fixed:20,prefixes=1:tokens=400"
 QWEN = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
@@ -202,8 +224,8 @@ def test_lazy_slots_need_steps_that_overlap() -> None:
     with pytest.raises(LlmsimError, match="needs steps that overlap"):
         run_of(QWEN, **lazy, sglang_overlap=False)
     drafts = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.7}
-    with pytest.raises(LlmsimError, match="does not run with speculative_config"):
-        run_of(QWEN, **lazy, speculative_config=drafts)
+    result = run_of(QWEN, **lazy, speculative_config=drafts)
+    assert [int(tokens) for tokens in result.requests["cached_tokens"]] == [0, 0, *4 * [384]]
 
 
 def test_lazy_slots_do_not_run_with_roles() -> None:

@@ -306,8 +306,8 @@ bool RadixTree::consistent() const {
     host_leaves += host_leaf(id);
   }
   return evictable == evictable_ && held == held_ && host == host_held_ &&
-         parts_consistent(windows_) && parts_consistent(states_) &&
-         leaves == leaves_.size() && host_leaves == host_leaves_.size();
+         parts_consistent(windows_) && parts_consistent(states_) && leaves == leaves_.size() &&
+         host_leaves == host_leaves_.size();
 }
 
 }  // namespace llmsim

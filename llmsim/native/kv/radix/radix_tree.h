@@ -246,8 +246,8 @@ class RadixTree {
     NodeId writing = kRoot, loading = kRoot;
     Part window, state;
   };
-  // Parts of one kind: nodes that have one on the device, by when that was used, and those that have
-  // one in host memory alone; and how much nobody has locked, and all.
+  // Parts of one kind: nodes that have one on the device, by when that was used, and those that
+  // have one in host memory alone; and how much nobody has locked, and all.
   struct Parts {
     Part Node::* part;
     bool by_pages;  // a part is as large as its node, else one
@@ -291,9 +291,7 @@ class RadixTree {
   }
   void find_on_host(Match& found) const;
   // The parts of nodes.
-  const Part& part(NodeId node, const Parts& parts) const {
-    return nodes_[at(node)].*parts.part;
-  }
+  const Part& part(NodeId node, const Parts& parts) const { return nodes_[at(node)].*parts.part; }
   Part& part(NodeId node, const Parts& parts) { return nodes_[at(node)].*parts.part; }
   const Parts& parts(Kind kind) const { return kind == Kind::kWindows ? windows_ : states_; }
   Parts& parts(Kind kind) { return kind == Kind::kWindows ? windows_ : states_; }

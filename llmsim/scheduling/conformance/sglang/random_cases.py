@@ -50,10 +50,7 @@ def random_case(seed: int, requests: int) -> Case:
     _queue_order(np.random.default_rng([seed, 53]), config)
     _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
-    _states(np.random.default_rng([seed, 79]), config)
-    _states_of_roles(np.random.default_rng([seed, 101]), config)
-    _states_with_host(np.random.default_rng([seed, 103]), config)
-    _lazy_states(np.random.default_rng([seed, 97]), config)
+    _layers_with_states(seed, config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -83,11 +80,7 @@ def random_case(seed: int, requests: int) -> Case:
     config["max_running_requests"] = min(
         max(config["max_running_requests"], least_running), most_running
     )
-    hosted = config.get("enable_hierarchical_cache", False)
-    if _hosted_alone(config):
-        _windows(np.random.default_rng([seed, 107]), config, least)
-    elif not hosted:
-        _windows(np.random.default_rng([seed, 73]), config, least)
+    _layers_with_windows(seed, config, least)
     _state_pool(np.random.default_rng([seed, 89]), config)
     return case
 
@@ -198,6 +191,22 @@ def _ranks(rng: np.random.Generator, config: Case) -> None:
     if rng.random() < 1 / 2 or any(name in config for name in apart):
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
+
+
+def _layers_with_windows(seed: int, config: Case, request_tokens: int) -> None:
+    """Draws whether there are some; a hierarchical cache has them beside no storage."""
+    hosted = config.get("enable_hierarchical_cache", False)
+    if not hosted or _hosted_alone(config):
+        rng = np.random.default_rng([seed, 107 if hosted else 73])
+        _windows(rng, config, request_tokens)
+
+
+def _layers_with_states(seed: int, config: Case) -> None:
+    """Draws whether there are some, and how the prefix cache gets their states."""
+    _states(np.random.default_rng([seed, 79]), config)
+    _states_of_roles(np.random.default_rng([seed, 101]), config)
+    _states_with_host(np.random.default_rng([seed, 103]), config)
+    _lazy_states(np.random.default_rng([seed, 97]), config)
 
 
 def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> None:

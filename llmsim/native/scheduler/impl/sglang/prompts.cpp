@@ -168,8 +168,8 @@ Sglang::Admission Sglang::select(RequestId request, const Cached& cached, std::i
 }
 
 // What the host holds of its prefix is loaded: a longer prefix leaves less to compute than was
-// counted on, where layers with windows or states lacked theirs of it. Where it cannot be loaded, it
-// is computed.
+// counted on, where layers with windows or states lacked theirs of it. Where it cannot be loaded,
+// it is computed.
 Sglang::Admission Sglang::load_back(RequestId request, Admission admission, std::int64_t needed,
                                     const PromptBudget& budget) {
   SglangHeld& held = held_[at(request)];
