@@ -238,7 +238,8 @@ def _state_pool(config: Case) -> "_native.StatePoolConfig":
     native.slots = states_of(config)
     native.spare = spare_states_of(config)
     native.lazy = config["mamba_radix_cache_strategy"] == LAZY
-    native.verified = config.get("speculative_num_draft_tokens", 0)
+    if config.get("speculative_algorithm") is not None:
+        native.verified = config["speculative_num_draft_tokens"]
     native.prompt_interval = prompt_interval(chunk, page)
     native.answer_interval = answer_interval(chunk, page, config["mamba_track_interval"])
     return native
