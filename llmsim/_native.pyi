@@ -866,6 +866,20 @@ class HostCacheConfig:
     def pages(self, arg: int, /) -> None: ...
 
     @property
+    def window_pages(self) -> int:
+        """Of layers with a window."""
+
+    @window_pages.setter
+    def window_pages(self, arg: int, /) -> None: ...
+
+    @property
+    def states(self) -> int:
+        """Of layers that keep them."""
+
+    @states.setter
+    def states(self, arg: int, /) -> None: ...
+
+    @property
     def write(self) -> HostCacheWrite: ...
 
     @write.setter
@@ -895,6 +909,30 @@ class HostCacheConfig:
 
     @load_ps_per_token.setter
     def load_ps_per_token(self, arg: int, /) -> None: ...
+
+    @property
+    def write_ps_per_window_token(self) -> int: ...
+
+    @write_ps_per_window_token.setter
+    def write_ps_per_window_token(self, arg: int, /) -> None: ...
+
+    @property
+    def load_ps_per_window_token(self) -> int: ...
+
+    @load_ps_per_window_token.setter
+    def load_ps_per_window_token(self, arg: int, /) -> None: ...
+
+    @property
+    def write_ps_per_state(self) -> int: ...
+
+    @write_ps_per_state.setter
+    def write_ps_per_state(self, arg: int, /) -> None: ...
+
+    @property
+    def load_ps_per_state(self) -> int: ...
+
+    @load_ps_per_state.setter
+    def load_ps_per_state(self, arg: int, /) -> None: ...
 
     @property
     def layers(self) -> int:
@@ -962,6 +1000,13 @@ class StatePoolConfig:
 
     @lazy.setter
     def lazy(self, arg: bool, /) -> None: ...
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a step that verifies drafts, where slots are lazy."""
+
+    @verified.setter
+    def verified(self, arg: int, /) -> None: ...
 
     @property
     def prompt_interval(self) -> int:
@@ -2333,6 +2378,9 @@ class Stalled(RuntimeError):
     pass
 
 class OutOfKvMemory(Stalled):
+    pass
+
+class OutOfStates(OutOfKvMemory):
     pass
 
 class Violated(RuntimeError):

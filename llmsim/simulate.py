@@ -202,6 +202,11 @@ def errors_named(
             f"{error} at {simulation.num_finished} of {len(workload)} finished requests; are steps "
             "and links that slow, or are times of the profile in the wrong unit?"
         ) from None
+    except _native.OutOfStates as error:
+        raise InfeasibleError(
+            f"{error}, beside those that HiCache still has to copy, and SGLang would end with 'Can "
+            "not alloc mamba cache'; raise max_mamba_cache_size or mamba_full_memory_ratio"
+        ) from None
     except _native.OutOfKvMemory as error:
         raise InfeasibleError(
             f"{error}, beside pages that HiCache still has to copy, and SGLang would end with 'out "

@@ -43,7 +43,7 @@ from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_o
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
 from llmsim.lowering.host.cuda_graphs import decode_sizes, graph_rules, padded_mixed
-from llmsim.lowering.kv.host_cache import KvBytes, host_cache
+from llmsim.lowering.kv.host_cache import device_pools, host_cache
 from llmsim.lowering.kv.hybrid_cache import shares_blocks, with_indexed_blocks, with_state_blocks
 from llmsim.lowering.kv.kv_transfer import ROLES
 from llmsim.lowering.kv.offloading import keeps_kv_below, offloading_config, refuse_offloading
@@ -277,23 +277,20 @@ def _scheduler(
         program,
         group.pd_type,
         request.layout.context_ranks,
-        prefill_all_but_last_token=prefill_all_but_last_token(request.model),
+        prefill_all_but_last_token=prefill_all_but_last_token(
+            request.model, group.engine.scheduler
+        ),
         several_kinds=of_several_kinds(request.model),
         stages=group.pp,
         in_flight=batches_in_flight(group),
         tables=ledger.tables,
         tiers=tiers,
-        host_cache=host_cache(
-            group,
-            deployment,
-            request.model,
-            ledger.num_blocks,
-            KvBytes(ledger.block_bytes, 0 if draft is None else draft.share.kv_bytes_per_token),
-            tiers=tiers,
-        ),
     )
     scheduler.window_pool = window_pool(group, request.model, ledger, scheduler)
     scheduler.state_pool = state_pool(group, request.model, ledger, scheduler)
+    drafter_bytes = 0 if draft is None else draft.share.kv_bytes_per_token
+    pools = device_pools(group, ledger, scheduler, drafter_bytes)
+    scheduler.host_cache = host_cache(group, deployment, request.model, pools, tiers=tiers)
     scheduler.lora = lora_config(group.engine, request.operators)
     scheduler.encoder.pair_tokens = request.encoder_tokens
     scheduler.offloading = offloading_config(

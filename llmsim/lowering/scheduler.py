@@ -49,7 +49,6 @@ def scheduler_config(
     in_flight: int = 1,
     tables: KvTables | None = None,
     tiers: bool = False,
-    host_cache: "_native.HostCacheConfig | None" = None,
     several_kinds: bool = False,
 ) -> "_native.SchedulerConfig":
     """The native scheduler's configuration of a group.
@@ -59,8 +58,7 @@ def scheduler_config(
     `prefill_all_but_last_token` says that a decode group computes the last token of a prompt
     itself. `in_flight` counts the batches that may be in flight. `tables` describes layers of
     several kinds that share the blocks. `tiers` says that KV goes to memories below the device's.
-    `host_cache` is the scheduler's own pool there. `several_kinds` says that not all layers keep
-    every token.
+    `several_kinds` says that not all layers keep every token.
     """
     scheduler = _native.SchedulerConfig()
     scheduler.scheduler = VLLM if engine.scheduler == INSTALLED else engine.scheduler
@@ -86,8 +84,6 @@ def scheduler_config(
     scheduler.watermark_blocks = int(engine.watermark * num_blocks)
     scheduler.decode_only = engine.skip_prefill
     scheduler.queue = _queue(engine, max_model_len, program)
-    if host_cache is not None:
-        scheduler.host_cache = host_cache
     scheduler.load_failures = _load_failures(engine, loses_all=several_kinds)
     scheduler.kv = _kv_cache(engine, num_blocks, max_model_len, context_ranks)
     _look_ahead(scheduler.kv, engine, plays_role=pd_type is not None)

@@ -454,7 +454,10 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], type[LlmsimError], str
         ),
     ),
     (
-        [instance(role, scheduler="sglang", **NEXT) for role in ("prefill", "decode")],
+        [
+            instance(role, scheduler="sglang", scheduling_policy="priority", **NEXT)
+            for role in ("prefill", "decode")
+        ],
         {},
         NotYetError,
         "linear attention keeps states",

@@ -119,7 +119,8 @@ def test_every_layer_of_every_kind_arrives_on_every_rank(
         states[rank] == state_bytes_per_sequence(model, Layout(decode), dtypes) for rank in ranks
     )
     assert set(layers) == set(range(model.num_layers))
-    assert prefill_all_but_last_token(model) == (name.startswith("Qwen"))
+    assert prefill_all_but_last_token(model, "vllm_v1") == (name.startswith("Qwen"))
+    assert not prefill_all_but_last_token(model, "sglang")
 
 
 def test_a_chunked_window_is_no_kind_of_its_own() -> None:

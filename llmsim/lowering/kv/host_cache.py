@@ -15,6 +15,7 @@ from llmsim.core import PS_PER_S
 from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
 from llmsim.lowering.parallel_layout import members_of
 from llmsim.model import ModelConfig
+from llmsim.model.memory.ledger import MemoryLedger
 
 DEFAULT_RATIO = 2.0
 """Source: SGLang 0.5.23, arg_groups/hicache_hook.py."""
@@ -38,31 +39,76 @@ MOST_PAGES = (1 << 31) - 1
 """The native pool numbers its pages with 32 bits."""
 
 
-class KvBytes(Struct, frozen=True):
-    """What KV takes of one rank: bytes of a block, those of the drafter included, and bytes of the
-    drafter alone for each token.
+class HostPool(Struct, frozen=True):
+    """One pool of a rank, which the host has another one for: how much the device holds, tokens or
+    states, what one takes, and how many come together. `beside` of the bytes are not counted by
+    hicache_size.
     """
 
-    block: int
-    drafter_token: int
+    on_device: int
+    size_bytes: int
+    page: int = 1
+    beside: int = 0
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the device's pool, as SGLang divides hicache_size by them."""
+        return self.on_device * (self.size_bytes - self.beside)
+
+
+class HostPools(Struct, frozen=True):
+    """Of the layers that see everything, of those with a window, and of states; None: there is no
+    such pool.
+    """
+
+    pages: HostPool
+    windows: HostPool | None = None
+    states: HostPool | None = None
+
+    @property
+    def all(self) -> tuple[HostPool, ...]:
+        """Those that there are."""
+        return tuple(pool for pool in (self.pages, self.windows, self.states) if pool is not None)
+
+
+def device_pools(
+    group: Group,
+    ledger: MemoryLedger,
+    scheduler: "_native.SchedulerConfig",
+    drafter_token_bytes: int,
+) -> HostPools:
+    """The pools of a rank that the scheduler has, whose `window_pool` and `state_pool` are set."""
+    page = group.engine.block_size
+    beside = _beside(group.engine, drafter_token_bytes)
+    tokens = (ledger.num_blocks - 1) * page
+    window, states = scheduler.window_pool, scheduler.state_pool
+    if ledger.pools is None or (window.window == 0 and states.slots == 0):
+        return HostPools(HostPool(tokens, -(-ledger.block_bytes // page), page, beside))
+    pools, block = ledger.pools, ledger.block_bytes
+    windows = held = None
+    if window.window > 0:
+        block = pools.block
+        windows = HostPool(window.pages * page, -(-pools.window_block // page), page)
+    if states.slots > 0:
+        held = HostPool(states.slots, pools.state)
+    return HostPools(HostPool(tokens, -(-block // page), page, beside), windows, held)
 
 
 def host_cache(
     group: Group,
     deployment: Deployment,
     model: ModelConfig,
-    num_blocks: int,
-    kv: KvBytes,
+    pools: HostPools,
     *,
     tiers: bool,
 ) -> "_native.HostCacheConfig":
-    """The host pool of a group, which every rank has for its share of the KV; empty if HiCache is
-    off.
+    """The host pools of a group, which every rank has for its share of the KV, beside those of the
+    device; empty if HiCache is off.
 
     Copies take the time of a rank's share on its link to the host, or of all ranks' shares in host
     memory. Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too
-    small, and NotYetError for groups that compute no prompts or keep states, and for prefill
-    instances with pipeline stages or ranks in lock-step.
+    small, and NotYetError for groups that compute no prompts, for prefill instances with pipeline
+    stages or ranks in lock-step, and for storage behind pools of windows or states.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -73,26 +119,40 @@ def host_cache(
             "enable_hierarchical_cache is true, and --prefix-storage is given, which keeps the "
             "same KV in other pools; remove one of them"
         )
-    _refuse(group, model)
+    _refuse(group, model, pools)
     memory = _host_memory(group, deployment)
     ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
-    token_bytes = -(-kv.block // engine.block_size)
-    device_tokens = (num_blocks - 1) * engine.block_size
-    tokens = _host_tokens(group, memory, ranks, kv, device_tokens)
-    native.pages = _pages(group, memory, ranks, token_bytes, tokens)
+    pages, windows, states = _host_sizes(group, memory, ranks, pools)
+    native.pages, native.window_pages, native.states = pages, windows, states
     native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
+    _time_copies(native, group, deployment, memory, pools)
+    native.layers = -(-model.num_layers // group.pp)
+    if engine.hicache_storage_backend is not None:
+        native.storage = _storage(group, deployment, ranks, pools.pages.size_bytes)
+    return native
+
+
+def _time_copies(
+    native: "_native.HostCacheConfig",
+    group: Group,
+    deployment: Deployment,
+    memory: MemorySpec,
+    pools: HostPools,
+) -> None:
     link = deployment.link
     bandwidth = link.bandwidth_bytes_per_s
     rate = min(
         bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
         memory.bandwidth_bytes_per_s // group.num_devices,
     )
+
+    def copy_ps(pool: HostPool | None) -> int:
+        return 0 if pool is None else -(-pool.size_bytes * PS_PER_S // rate)
+
     native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
-    native.load_ps_per_token = native.write_ps_per_token = -(-token_bytes * PS_PER_S // rate)
-    native.layers = -(-model.num_layers // group.pp)
-    if engine.hicache_storage_backend is not None:
-        native.storage = _storage(group, deployment, ranks, token_bytes)
-    return native
+    native.load_ps_per_token = native.write_ps_per_token = copy_ps(pools.pages)
+    native.load_ps_per_window_token = native.write_ps_per_window_token = copy_ps(pools.windows)
+    native.load_ps_per_state = native.write_ps_per_state = copy_ps(pools.states)
 
 
 def _storage(
@@ -153,13 +213,20 @@ def _host_memory(group: Group, deployment: Deployment) -> MemorySpec:
     return memory
 
 
-def _pages(group: Group, memory: MemorySpec, ranks: int, token_bytes: int, tokens: int) -> int:
-    """Pages of a rank's pool for so many tokens; InfeasibleError where the node's memory does not
-    hold the pools of all `ranks`, InputError where they cannot be numbered.
+def _host_sizes(
+    group: Group, memory: MemorySpec, ranks: int, pools: HostPools
+) -> tuple[int, int, int]:
+    """Pages of a rank's host pool, of the one of layers with a window, and states; InfeasibleError
+    where the node's memory does not hold the pools of all `ranks`, InputError where they cannot be
+    numbered.
     """
-    engine = group.engine
-    pages = host_pages(tokens, engine.block_size)
-    wanted = pages * engine.block_size * token_bytes
+    kinds = (pools.pages, pools.windows, pools.states)
+    held = [0 if one is None else _places(group, memory, ranks, pools, one) for one in kinds]
+    wanted = sum(
+        places * one.page * one.size_bytes
+        for places, one in zip(held, kinds, strict=True)
+        if one is not None
+    )
     room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
     if wanted > room:
         raise InfeasibleError(
@@ -167,43 +234,48 @@ def _pages(group: Group, memory: MemorySpec, ranks: int, token_bytes: int, token
             f"nodes[{group.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
             "10 GiB that stay free; lower hicache_ratio or hicache_size"
         )
-    if pages > MOST_PAGES:
+    if max(held) > MOST_PAGES:
         raise InputError(
-            f"HiCache's host pool has {pages} pages of {engine.block_size} tokens, and the most is "
-            f"{MOST_PAGES}; lower hicache_ratio or hicache_size"
+            f"HiCache's host pool has {max(held)} pages of {group.engine.block_size} tokens, and "
+            f"the most is {MOST_PAGES}; lower hicache_ratio or hicache_size"
         )
-    return pages
+    pages, windows, states = held
+    return pages, windows, states
 
 
-def _host_tokens(
-    group: Group, memory: MemorySpec, ranks: int, kv: KvBytes, device_tokens: int
-) -> int:
+def _places(group: Group, memory: MemorySpec, ranks: int, pools: HostPools, pool: HostPool) -> int:
+    """Of a host pool, pages or states: by its share of hicache_size, or so many times as many as
+    the device has.
+    """
     engine = group.engine
-    token_bytes = -(-kv.block // engine.block_size)
     if engine.hicache_size:
-        return engine.hicache_size * GB // (token_bytes - _beside(engine, kv))
-    if engine.hicache_ratio is not None:
-        return int(device_tokens * engine.hicache_ratio)
-    room = max(0, memory.capacity_bytes - RESERVED_BYTES) / ranks * DEFAULT_SHARE
-    return int(device_tokens * min(DEFAULT_RATIO, room / (device_tokens * token_bytes)))
+        everything = sum(one.device_bytes for one in pools.all)
+        share = engine.hicache_size * GB * pool.device_bytes // everything
+        return host_pages(share // (pool.size_bytes - pool.beside), pool.page)
+    ratio = engine.hicache_ratio
+    if ratio is None:
+        room = max(0, memory.capacity_bytes - RESERVED_BYTES) / ranks * DEFAULT_SHARE
+        on_device = sum(one.on_device * one.size_bytes for one in pools.all)
+        ratio = min(DEFAULT_RATIO, room / on_device)
+    return host_pages(int(pool.on_device * ratio), pool.page)
 
 
-def _beside(engine: EngineArgs, kv: KvBytes) -> int:
+def _beside(engine: EngineArgs, drafter_token_bytes: int) -> int:
     """Bytes of a token that hicache_size does not count: those of a drafter whose KV has a pool of
     its own beside the model's. An MTP head's is in the same (speculative/base_spec_worker.py).
     """
     speculation = engine.speculation
     packed = speculation is None or speculation.method == "mtp"
-    return 0 if packed else kv.drafter_token
+    return 0 if packed else drafter_token_bytes
 
 
-def _refuse(group: Group, model: ModelConfig) -> None:
+def _refuse(group: Group, model: ModelConfig, pools: HostPools) -> None:
     plays_role = group.pd_type is not None
     for what, there in (
         ("the role decode, attention or ffn (pd_type)", _is_apart(group)),
         ("pipeline stages (pp_size) of a prefill instance", group.pp > 1 and plays_role),
         ("data-parallel ranks of a prefill instance", plays_role and members_of(group, model) > 1),
-        ("layers with states or windows", _keeps_less(model)),
+        ("storage behind layers with states or windows", _stores_less(group, pools)),
     ):
         if there:
             raise NotYetError(
@@ -216,5 +288,5 @@ def _is_apart(group: Group) -> bool:
     return group.pd_type == "decode" or group.afd is not None
 
 
-def _keeps_less(model: ModelConfig) -> bool:
-    return model.linear is not None or model.layers_of("sliding") > 0
+def _stores_less(group: Group, pools: HostPools) -> bool:
+    return group.engine.hicache_storage_backend is not None and len(pools.all) > 1

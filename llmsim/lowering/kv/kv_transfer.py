@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
+from llmsim.config.engine.scheduler_kinds import SGLANG, VLLM
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering.kv.resharding import (
     Share,
     draft_shares,
+    hands_over_states,
     kept_tokens,
     kv_shares,
     of_several_kinds,
     prefill_all_but_last_token,
 )
+from llmsim.lowering.scheduler import is_outlined
 
 if TYPE_CHECKING:
     from llmsim.lowering.types import LoweredGroup
@@ -58,7 +61,7 @@ def kv_transfer_config(
                     tables[kind] = config.add_table(
                         list(shares_of(a, b)),
                         block_size,
-                        prefill_all_but_last_token(a.model),
+                        prefill_all_but_last_token(a.model, a.engine.scheduler),
                     )
                 alike[pair] = tables[kind]
             config.add_route(source.index, target.index, alike[pair])
@@ -104,11 +107,11 @@ def _check(
             f"and from {drafters[1] or 'no model'} in the second, whose layers keep KV, too; give "
             "both the same speculative_config, as vLLM's connector needs it"
         )
-    if prefill_all_but_last_token(a.model) and a.engine.scheduler != "vllm_v1":
+    if hands_over_states(a.model) and not (_takes_states(a) and _takes_states(b)):
         raise NotYetError(
             f"{where} hand over KV of {source.model_name}, whose linear attention keeps states, "
-            "with the scheduler "
-            f"{a.engine.scheduler}: that does not run in this version; say vllm_v1"
+            f"with the scheduler {a.engine.scheduler}: that does not run in this version; say "
+            "vllm_v1, or sglang without stages, drafts and KV tiers"
         )
     if of_several_kinds(a.model) and a.engine.block_size != b.engine.block_size:
         raise InputError(
@@ -117,6 +120,15 @@ def _check(
             f"{b.engine.block_size} in the second; give both the same, which vLLM's connector "
             "needs for such models"
         )
+
+
+def _takes_states(group: "LoweredGroup") -> bool:
+    """Whether the group's scheduler knows of states that are handed over; SGLang's outline does
+    not.
+    """
+    scheduler = group.engine.scheduler
+    outlined = group.scheduler is not None and is_outlined(group.engine, group.scheduler)
+    return scheduler == VLLM or (scheduler == SGLANG and not outlined)
 
 
 def transfer_notes(deployment: Deployment, lowered: Sequence["LoweredGroup"]) -> tuple[str, ...]:

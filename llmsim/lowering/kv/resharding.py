@@ -4,6 +4,7 @@ from itertools import accumulate, count
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import NotYetError
 from llmsim.model import Dtypes, Layout, ModelConfig, dtype_bytes
 from llmsim.model.memory.sizes import state_bytes_per_layer
@@ -56,11 +57,16 @@ def kv_shares(
     return tuple(shares)
 
 
-def prefill_all_but_last_token(model: ModelConfig) -> bool:
-    """Whether prefill instances leave the last token of a prompt out: a state cannot be taken back
-    by one token.
-    """
+def hands_over_states(model: ModelConfig) -> bool:
+    """Whether some layers keep a state, of which a hand-over has the one at the end."""
     return model.linear is not None and model.layers_of("linear") > 0
+
+
+def prefill_all_but_last_token(model: ModelConfig, scheduler: str) -> bool:
+    """Whether prefill instances leave the last token of a prompt out: a state cannot be taken back
+    by one token. SGLang's compute all of it, and send the first token of the answer along.
+    """
+    return hands_over_states(model) and scheduler != SGLANG
 
 
 def of_several_kinds(model: ModelConfig) -> bool:

@@ -16,6 +16,7 @@ from llmsim.config.engine.sglang.state_pool import (
     answer_interval,
     prompt_interval,
     spare_states,
+    states_of_decodes,
     states_of_request,
 )
 from llmsim.config.engine.sglang.window_pool import (
@@ -24,7 +25,7 @@ from llmsim.config.engine.sglang.window_pool import (
     tokens_of_requests,
     tokens_of_transfers,
 )
-from llmsim.config.errors import InfeasibleError, NotYetError
+from llmsim.config.errors import InfeasibleError
 from llmsim.lowering.overlap import overlaps, without_overlap
 from llmsim.lowering.scheduler import is_outlined
 from llmsim.lowering.types import LoweredGroup
@@ -43,6 +44,10 @@ _WINDOW_POOLS = {
 tokens fewer than config.json says their layers see before the one that attends
 (`get_attention_sliding_window_size`). Other models keep whole sequences.
 """
+_WHOLE_WITH_HICACHE = ("step3p5",)
+"""Of these, models whose layers with a window keep whole sequences beside HiCache
+(`_step3p_overrides`).
+"""
 _WINDOW_RATIO = 0.8
 """SGLang's default of `swa_full_tokens_ratio`."""
 _STATE_RATIO = 0.9
@@ -59,7 +64,7 @@ def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
     if engine.scheduler != SGLANG or model.compressed is not None or not apart:
         return None
     window_ratio, state_ratio = engine.swa_full_tokens_ratio, engine.mamba_full_memory_ratio
-    if window_of(model) == 0:
+    if window_of(engine, model) == 0:
         window_ratio = 1.0
     return PoolShares(
         window_ratio=_WINDOW_RATIO if window_ratio is None else window_ratio,
@@ -71,11 +76,13 @@ def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
     )
 
 
-def window_of(model: ModelConfig) -> int:
+def window_of(engine: EngineArgs, model: ModelConfig) -> int:
     """Tokens that layers with a pool of their own see before the one that attends; 0: the model has
     no such pool.
     """
     if model.model_type not in _WINDOW_POOLS or model.layers_of("full") == 0:
+        return 0
+    if engine.enable_hierarchical_cache and model.model_type in _WHOLE_WITH_HICACHE:
         return 0
     return model.window - _WINDOW_POOLS[model.model_type]
 
@@ -83,20 +90,19 @@ def window_of(model: ModelConfig) -> int:
 def window_pool(
     group: Group, model: ModelConfig, ledger: MemoryLedger, scheduler: "_native.SchedulerConfig"
 ) -> "_native.WindowPoolConfig":
-    """The pool as the scheduler counts it, where that is modelled: not with HiCache or the
-    scheduler's outline, nor with drafts without a prefix cache.
+    """The pool as the scheduler counts it, where that is modelled: not with its outline, nor with
+    drafts without a prefix cache.
 
     Raises InfeasibleError where it is too small for one request.
     """
     pool = _native.WindowPoolConfig()
     engine = group.engine
-    if engine.scheduler != SGLANG or window_of(model) == 0 or ledger.window_blocks == 0:
+    if engine.scheduler != SGLANG or window_of(engine, model) == 0 or ledger.window_blocks == 0:
         return pool
     drafts_alone = engine.speculation is not None and not engine.enable_prefix_caching
-    apart = engine.enable_hierarchical_cache or drafts_alone
-    if apart or is_outlined(engine, scheduler):
+    if drafts_alone or is_outlined(engine, scheduler):
         return pool
-    pool.window, pool.pages = window_of(model), ledger.window_blocks
+    pool.window, pool.pages = window_of(engine, model), ledger.window_blocks
     needed = _least_tokens(pool.window, engine.block_size, computes=not scheduler.kv_consumer)
     held = pool.pages * engine.block_size
     if held < needed:
@@ -125,7 +131,10 @@ def state_pool(
     chunk, page = model.linear.chunk, engine.block_size
     interval = engine.mamba_track_interval or TRACK_INTERVAL
     pool.slots, pool.spare = ledger.states, _spare_states(group, model)
+    if group.pd_type == "decode":
+        pool.slots = states_of_decodes(engine.max_num_seqs, pool.spare, ledger.states)
     pool.lazy = engine.mamba_radix_cache_strategy == LAZY
+    pool.verified = 0 if engine.speculation is None else engine.speculation.verified
     _check_blocks(model, page, interval if pool.spare > 0 else None)
     pool.prompt_interval = prompt_interval(chunk, page)
     pool.answer_interval = answer_interval(chunk, page, interval)
@@ -163,12 +172,12 @@ def _least_tokens(window: int, page: int, *, computes: bool) -> int:
 def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
     """What of a pool of windows a run does not model, and what states change in the scheduler."""
     model, scheduler, notes = lowered.model, lowered.scheduler, []
-    has_pool = lowered.engine.scheduler == SGLANG and window_of(model) > 0
+    has_pool = lowered.engine.scheduler == SGLANG and window_of(lowered.engine, model) > 0
     if has_pool and scheduler is not None and scheduler.window_pool.window == 0:
         notes.append(
             f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
-            "of memory, but never keeps a request waiting here: with HiCache, KV tiers, the "
-            "scheduler's outline, or drafts without a prefix cache its rules are not modelled"
+            "of memory, but never keeps a request waiting here: with KV tiers, the scheduler's "
+            "outline, or drafts without a prefix cache its rules are not modelled"
         )
     caches = lowered.engine.scheduler == SGLANG and lowered.engine.enable_prefix_caching
     keeps_states = model.linear is not None and not model.keeps_states_alone
@@ -202,18 +211,17 @@ def with_states(group: Group, model: ModelConfig) -> Group:
 
 
 def _check_lazy(group: Group) -> None:
-    """InfeasibleError where SGLang refuses slots that are taken for few steps alone; NotYetError
-    with drafts.
-    """
+    """InfeasibleError where SGLang refuses slots that are taken for few steps alone."""
     strategy = f"mamba_radix_cache_strategy {LAZY}"
+    if group.pd_type in ("prefill", "decode") and group.engine.enable_prefix_caching:
+        raise InfeasibleError(
+            f"{strategy} does not run on instances with the pd_type {group.pd_type}, whose pools "
+            "SGLang has not fitted for it; say extra_buffer"
+        )
     if not overlaps(group):
         raise InfeasibleError(
             f"{strategy} needs steps that overlap, as SGLang does; say extra_buffer, or leave out "
             "pp_size and sglang_overlap"
-        )
-    if group.engine.speculation is not None:
-        raise NotYetError(
-            f"{strategy} does not run with speculative_config in this version; say extra_buffer"
         )
 
 
@@ -258,13 +266,13 @@ def _most_window_tokens(group: Group, model: ModelConfig) -> int | None:
     """
     engine = group.engine
     given = not engine.is_default("max_num_seqs")
-    if engine.enable_prefix_caching or window_of(model) == 0 or not given:
+    if engine.enable_prefix_caching or window_of(engine, model) == 0 or not given:
         return None
     verified, decode_tokens = 1, 0
     if engine.speculation is not None:
         verified = engine.speculation.verified
         decode_tokens = 2 * max(engine.speculation.branches, verified)
-    window, page = window_of(model), engine.block_size
+    window, page = window_of(engine, model), engine.block_size
     if group.pd_type == "decode":
         beside = tokens_of_transfers(window, page, engine.max_num_seqs)
     else:

@@ -8,7 +8,7 @@ from llmsim.config.engine.profile import DEFAULT_PROFILE, MemoryRules, load_prof
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KvTables
 from llmsim.model.memory.lora_slots import LoraSlots
-from llmsim.model.memory.pool_shares import PoolShares
+from llmsim.model.memory.pool_shares import PoolBytes, PoolShares
 from llmsim.model.memory.profile_run import DEFAULT_NUM_SMS
 from llmsim.model.memory.requirements import NULL_BLOCKS, Demand, DraftShare, Elsewhere
 from llmsim.model.types import Dtypes, ModelConfig
@@ -34,6 +34,8 @@ class MemoryLedger(Struct, frozen=True):
     """Running sequences for which there are states; None: as many as blocks allow."""
     states: int | None = None
     """In SGLang's pool of them; None: it has no such pool."""
+    pools: PoolBytes | None = None
+    """Where SGLang has pools apart: what each of their places takes."""
 
     @property
     def usable_blocks(self) -> int:
@@ -155,6 +157,7 @@ def _ledger_of(
         windows,
         most_sequences,
         demand.states,
+        demand.pool_bytes,
     )
 
 

@@ -5,6 +5,16 @@ from msgspec import Struct
 from llmsim.model.memory.sizes import KvGroup
 
 
+class PoolBytes(Struct, frozen=True):
+    """Bytes on one rank: of a block of the layers that see everything, the drafter's included, of
+    one of those with a window, and of a state.
+    """
+
+    block: int
+    window_block: int = 0
+    state: int = 0
+
+
 class PoolShares(Struct, frozen=True):
     """SGLang's division of what KV and states have.
 

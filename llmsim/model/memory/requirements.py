@@ -14,7 +14,7 @@ from llmsim.model.dtypes import dtype_bytes
 from llmsim.model.layout import Layout
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE, KvTables, kv_tables
 from llmsim.model.memory.lora_slots import LoraSlots
-from llmsim.model.memory.pool_shares import PoolShares
+from llmsim.model.memory.pool_shares import PoolBytes, PoolShares
 from llmsim.model.memory.profile_run import ProfileRun
 from llmsim.model.memory.sizes import (
     KvGroup,
@@ -219,6 +219,18 @@ class Demand(Struct, frozen=True, dict=True):
         else:
             per_token = kv_bytes_per_token(self.model, self.layout, self.dtypes)
         return (per_token + drafts) * self.block_size
+
+    @property
+    def pool_bytes(self) -> PoolBytes | None:
+        """What places of SGLang's pools take, where it has some apart."""
+        if self.shares is None:
+            return None
+        groups = kv_groups(self.model, self.layout, self.dtypes)
+        drafts = self.draft.kv_bytes_per_token if self.draft is not None else 0
+        windows = sum(group.bytes_per_token for group in groups if group.window)
+        everything = sum(group.bytes_per_token for group in groups if not group.window)
+        size = self.block_size
+        return PoolBytes((everything + drafts) * size, windows * size, self._wide_state_bytes)
 
     @cached_property
     def reserves(self) -> tuple[tuple[str, int], ...]:

@@ -271,12 +271,18 @@ void bind_host_cache(nb::module_& m) {
                               "Pages of KV in host memory below a scheduler's prefix cache.")
       .def(nb::init<>())
       .def_rw("pages", &HostCacheConfig::pages, "0: there are none.")
+      .def_rw("window_pages", &HostCacheConfig::window_pages, "Of layers with a window.")
+      .def_rw("states", &HostCacheConfig::states, "Of layers that keep them.")
       .def_rw("write", &HostCacheConfig::write)
       .def_rw("load_back_tokens", &HostCacheConfig::load_back_tokens,
               "Fewer tokens are computed again instead of loaded.")
       .def_rw("copy_latency_ps", &HostCacheConfig::copy_latency)
       .def_rw("write_ps_per_token", &HostCacheConfig::write_ps_per_token)
       .def_rw("load_ps_per_token", &HostCacheConfig::load_ps_per_token)
+      .def_rw("write_ps_per_window_token", &HostCacheConfig::write_ps_per_window_token)
+      .def_rw("load_ps_per_window_token", &HostCacheConfig::load_ps_per_window_token)
+      .def_rw("write_ps_per_state", &HostCacheConfig::write_ps_per_state)
+      .def_rw("load_ps_per_state", &HostCacheConfig::load_ps_per_state)
       .def_rw("layers", &HostCacheConfig::layers,
               "Layers that are loaded one by one, while the step computes those before.")
       .def_rw("storage", &HostCacheConfig::storage);
@@ -302,6 +308,8 @@ void bind_state_pool(nb::module_& m) {
               "copies of the request's own.")
       .def_rw("lazy", &StatePoolConfig::lazy,
               "Whether a second spare slot is taken for the step that writes to it alone.")
+      .def_rw("verified", &StatePoolConfig::verified,
+              "Tokens of a step that verifies drafts, where slots are lazy.")
       .def_rw("prompt_interval", &StatePoolConfig::prompt_interval,
               "Tokens of a prompt from one state in a spare slot to the next.")
       .def_rw("answer_interval", &StatePoolConfig::answer_interval, "Likewise, of an answer.");

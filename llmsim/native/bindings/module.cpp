@@ -10,6 +10,7 @@
 #include "python/bindings.h"
 #include "request/content_hasher.h"
 #include "results/token_times.h"
+#include "scheduler/out_of_states.h"
 
 using namespace nanobind::literals;
 
@@ -128,7 +129,8 @@ void bind_simulation(nb::module_& m) {
         "The numpy type of every column that the core fills, by table and column.");
   nb::exception<Circular>(m, "Circular", PyExc_RuntimeError);
   const nb::exception<Stalled> stalled(m, "Stalled", PyExc_RuntimeError);
-  nb::exception<OutOfKvMemory>(m, "OutOfKvMemory", stalled.ptr());
+  const nb::exception<OutOfKvMemory> out_of_memory(m, "OutOfKvMemory", stalled.ptr());
+  nb::exception<OutOfStates>(m, "OutOfStates", out_of_memory.ptr());
   nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
   simulation

@@ -354,7 +354,7 @@ class Group final : public Entity, public StepSink {
   void wake(Ps now);
   // When a copy ends for which requests wait that nothing else would move; kEndOfTime: none.
   Ps next_copy() const {
-    if (copies_ == nullptr || scheduler_->gauges().waiting == 0) return kEndOfTime;
+    if (copies_ == nullptr || !scheduler_->has_requests()) return kEndOfTime;
     return std::min(kEndOfTime, copies_->next_copy());
   }
   void post_schedule(Ps at) {

@@ -1,4 +1,4 @@
-// A pool of KV pages in host memory below a scheduler's own prefix cache, and its copies.
+// Pools in host memory below a scheduler's own prefix cache, and the copies between both.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,14 @@ struct HostStorageConfig {
 
 struct HostCacheConfig {
   std::int32_t pages = 0;  // 0: there is none
+  // Of layers with a window, and states, where the device has pools of these, too.
+  std::int32_t window_pages = 0, states = 0;
   HostCacheWrite write = HostCacheWrite::kThrough;
   std::int32_t load_back_tokens = 10;  // fewer are computed again
   // Of one copy: a part of it for each token, and one for all.
   Ps copy_latency = 0, write_ps_per_token = 0, load_ps_per_token = 0;
+  Ps write_ps_per_window_token = 0, load_ps_per_window_token = 0;
+  Ps write_ps_per_state = 0, load_ps_per_state = 0;
   std::int32_t layers = 1;  // loaded one by one, while the step computes those before
   HostStorageConfig storage;
 

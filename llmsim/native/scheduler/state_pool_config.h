@@ -14,6 +14,8 @@ struct StatePoolConfig {
   std::int32_t spare = 0;
   // A second spare slot is taken for the step that writes to it alone (extra_buffer_lazy).
   bool lazy = false;
+  std::int32_t verified =
+      0;  // tokens of a step that verifies drafts, where slots are lazy; 0: none
   // Tokens from one state that kernels write there to the next: of a prompt, counted from what was
   // computed before; and of an answer, counted from the beginning.
   std::int32_t prompt_interval = 1, answer_interval = 1;

@@ -11,6 +11,8 @@ from token_balance import assert_nothing_is_lost
 
 import llmsim
 from llmsim import LlmsimError, _native
+from llmsim.lowering.scheduler import acceptance
+from llmsim.scheduling.conformance.sglang.ours import our_run
 
 INTERVAL = 64
 BLOCKS = 4001
@@ -152,6 +154,27 @@ def test_nothing_is_lost_with_states(
     assert_nothing_is_lost(sim, options.blocks, requests)
 
 
+def test_with_drafts_the_second_slot_is_taken_before_a_state_is_due() -> None:
+    """Behind two chunks of the prompt the cache has two states, beside two slots of the request.
+    Verifications of four tokens, which all hold, may save the state at 448 from 440 tokens on: two
+    steps see a slot less.
+    """
+    native = _native.SpeculationConfig()
+    native.tokens, native.acceptance = 3, acceptance([1.0] * 3)
+    states = pool(20, spare=1, answer_interval=64, lazy=True)
+    states.verified = 4
+    extra = {"state_pool": states, "sglang_new_tokens": 8, "sglang_overlap": 1}
+    extra["speculation"] = native
+    prompt_keys = prompt(("a", 400))
+    options = Options(
+        "sglang", block_size=1, blocks=BLOCKS, caching=True, keys=[prompt_keys], extra=extra
+    )
+    sim = run([(0, 400, 100)], options)
+    assert_nothing_is_lost(sim, BLOCKS, [(0, 400, 100)])
+    free = sim.schedule(0)["free_states"].tolist()
+    assert [20 - slots for slots in free] == [2, 3, *10 * [4], 5, 5, *13 * [4]]
+
+
 LOAD = "synthetic:n=6,rate=2,input=fixed:700,output=fixed:20,prefixes=1:tokens=400"
 QWEN = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
@@ -201,8 +224,68 @@ def test_lazy_slots_need_steps_that_overlap() -> None:
     with pytest.raises(LlmsimError, match="needs steps that overlap"):
         run_of(QWEN, **lazy, sglang_overlap=False)
     drafts = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.7}
-    with pytest.raises(LlmsimError, match="does not run with speculative_config"):
-        run_of(QWEN, **lazy, speculative_config=drafts)
+    result = run_of(QWEN, **lazy, speculative_config=drafts)
+    assert [int(tokens) for tokens in result.requests["cached_tokens"]] == [0, 0, *4 * [384]]
+
+
+def test_lazy_slots_do_not_run_with_roles() -> None:
+    cluster = llmsim.Cluster.build(QWEN, "H100", tp=4, prefill=1, decode=1)
+    with pytest.raises(LlmsimError, match="does not run on instances with the pd_type prefill"):
+        llmsim.run(
+            cluster, LOAD, scheduler="sglang", mamba_radix_cache_strategy="extra_buffer_lazy"
+        )
+
+
+@pytest.mark.parametrize("caches", [None, True])
+def test_roles_hand_over_the_state_at_the_end_of_a_prompt(caches: bool | None) -> None:
+    """A decode instance finds nothing of a prompt where kernels have saved no state: without a
+    copy of the state that came, a prefix cache changes nothing here.
+    """
+    cluster = llmsim.Cluster.build(QWEN, "H100", tp=4, prefill=1, decode=1)
+    options = {} if caches is None else {"enable_prefix_caching": caches}
+    result = llmsim.run(cluster, LOAD, scheduler="sglang", **options)
+    assert set(result.summary["invariants"].values()) == {"ok"}
+    assert [int(tokens) for tokens in result.requests["cached_tokens"]] == [0, 0, *4 * [384]]
+    assert any("B of state" in note for note in result.summary["notes"])
+
+
+DECODES_STATES = {
+    "page_size": 1,
+    "chunked_prefill_size": 256,
+    "max_prefill_tokens": 16384,
+    "max_running_requests": 2,
+    "max_total_tokens": 3000,
+    "context_length": 1000,
+    "schedule_policy": "fcfs",
+    "enable_mixed_chunk": False,
+    "disable_overlap_schedule": True,
+    "disable_radix_cache": False,
+    "ends_with_stop_token": False,
+    "clip_max_new_tokens": 64,
+    "enable_priority_scheduling": False,
+    "schedule_low_priority_values_first": False,
+    "disable_priority_preemption": False,
+    "priority_scheduling_preemption_threshold": 10,
+    "retraction_policy": "length",
+    "disaggregation_mode": "decode",
+    "transfer_ps": 1_000_000_000,
+    "num_reserved_decode_tokens": 8,
+    "disaggregation_decode_enable_radix_cache": True,
+    "max_mamba_cache_size": 6,
+    "mamba_radix_cache_strategy": "no_buffer",
+    "mamba_track_interval": 64,
+    "mamba_chunk_size": 64,
+}
+
+
+def test_a_decode_server_without_a_slot_for_a_copy_goes_on() -> None:
+    """Six requests hold its six slots, so the prefix cache gets no state; SGLang ends there."""
+    asked = [
+        {"id": f"r{i}", "arrival": 0.0, "segments": [[i, 100]], "output_len": 40} for i in range(9)
+    ]
+    steps = our_run({"config": DECODES_STATES, "requests": asked}).steps
+    assert {name for step in steps for name in step["finished"]} == {one["id"] for one in asked}
+    assert min(step["free_states"] for step in steps) == 0
 
 
 def test_verified_tokens_have_states_of_their_own() -> None:

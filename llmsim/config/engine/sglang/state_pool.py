@@ -2,6 +2,8 @@
 
 import math
 
+from llmsim.config.engine.sglang.rows import rows_of_transfers
+
 STATES_PER_REQUEST = 3
 """Slots that SGLang counts on for each running request beside its prefix cache, without spare ones
 (MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO): its own, the one that its prefix ends with, and the
@@ -27,6 +29,13 @@ def spare_states(strategy: str | None, *, overlaps: bool) -> int:
 def states_of_request(spare: int, *, caches: bool) -> int:
     """Slots that SGLang counts on for each running request (`_calculate_mamba_ratio`)."""
     return STATES_PER_REQUEST + spare if caches else 1
+
+
+def states_of_decodes(requests: int, spare: int, states: int) -> int:
+    """Slots of a decode server's pool, of which `states` were set aside: at least what so many
+    running requests take, and those whose KV is coming (`HybridMambaDecodeReqToTokenPool`).
+    """
+    return max(states, (requests + rows_of_transfers(requests)) * (1 + spare))
 
 
 def prompt_interval(kernel_chunk: int, page: int) -> int:

@@ -1,17 +1,11 @@
 """What SGLang's requests hold of its KV pool of layers with a window."""
 
+from llmsim.config.engine.sglang.rows import rows_of_transfers
+
 SLIDE_INTERVAL = 128
 """Tokens that a window of decodes leaves until SGLang frees them (SGLANG_SWA_EVICTION_INTERVAL; in
 the core `Sglang::kSlideInterval`).
 """
-
-
-_SMALL_BATCH_REQUESTS = 32
-"""Decode servers of at most so many running requests have room for others beside them (in the core
-`SglangTakeover::rows`).
-"""
-_MORE_ROWS = 2
-"""For each running request of those."""
 
 
 def tokens_of_requests(
@@ -41,5 +35,4 @@ def tokens_of_prompts(page: int, in_flight_tokens: int) -> int:
 
 def tokens_of_transfers(window: int, page: int, requests: int) -> int:
     """Tokens beside so many running requests of a decode server: of those whose KV is coming."""
-    rows = _MORE_ROWS * requests if requests <= _SMALL_BATCH_REQUESTS else 0
-    return (window + page) * rows
+    return (window + page) * rows_of_transfers(requests)

@@ -123,7 +123,8 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
   if (pages <= 0) return {kRoot, 0};
   const PageKeys::Of keys = keys_.of(request);
   Match found{kRoot, 0};
-  std::int32_t reached = 0, of_window = window_pages_;  // in a row, up to there
+  std::int32_t reached = 0;
+  std::int32_t here = window_pages_, anywhere = window_pages_;  // of windows, in a row up to there
   while (reached < pages) {
     NodeId next = child(keys, reached);
     if (next == kRoot) break;
@@ -131,20 +132,23 @@ RadixTree::Match RadixTree::match(RequestId request, std::int32_t pages) {
     const bool whole = equal == nodes_[at(next)].length;
     if (!whole) next = split(next, equal);
     reached += equal;
-    of_window = nodes_[at(next)].has_window ? of_window + equal : 0;
-    const bool behind_a_window = !keeps_windows() || of_window >= window_pages_;
-    const bool can_begin = behind_a_window && (!keeps_states() || nodes_[at(next)].has_state);
-    if (can_begin) found.last = next;
-    if (can_begin && nodes_[at(next)].on_device) {
+    const Node& node = nodes_[at(next)];
+    here = node.window.on_device ? here + equal : 0;
+    anywhere = node.window.on_device || node.window.on_host ? anywhere + equal : 0;
+    if (can_begin(anywhere, node.state.on_device || node.state.on_host)) {
+      found.last = next;
+      found.last_pages = reached;
+    }
+    if (node.on_device && can_begin(here, node.state.on_device)) {
       found.node = next;
       found.pages = reached;
     }
     if (!whole) break;
   }
   found.held_pages = reached;
-  if (!keeps_windows() && !keeps_states()) found.host_pages = reached - found.pages;
-  if (keeps_windows()) use_windows(found.node);
-  if (keeps_states()) use_state(found.node);
+  find_on_host(found);
+  if (keeps_windows()) use_windows(found.last);
+  if (keeps_states()) use_state(found.last);
   double when = tick();
   for (NodeId node = found.last; node != kRoot; node = nodes_[at(node)].parent) {
     use(node, when);
@@ -177,6 +181,7 @@ RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
     } else {
       return_to_device(next);
       note_duplicate(next);
+      if (keeps_windows()) return_windows(next, found.pages, given);
     }
     if (end > given.inserted) note_hit(next);
     found = {next, end};
@@ -189,12 +194,13 @@ RadixTree::Taken RadixTree::insert(RequestId request, const Handover& given) {
     evictable_ += node.length;
     held_ += node.length;
     enter(id);
-    if (given.pages > given.inserted) note_hit(id);
     found.node = id;
     if (keeps_windows()) begin_windows(id, given);
   }
   if (keeps_windows()) use_windows(found.node);
   if (keeps_states() && found.node != kRoot) taken.state = take_state(found.node, grows);
+  if (!grows && found.node != kRoot && hits_ != nullptr) hits_->inserted(found.node);
+  if (grows && given.pages > given.inserted) note_hit(found.node);
   return taken;
 }
 
@@ -228,7 +234,7 @@ std::vector<std::size_t> RadixTree::depth_first(std::span<const NodeId> nodes) c
 }
 
 RadixTree::WindowTop RadixTree::lock(NodeId node) {
-  const WindowTop top = keeps_windows() ? lock_windows(node) : 0;
+  const WindowTop top = keeps_windows() ? lock_windows(node, Side::kDevice) : 0;
   if (keeps_states()) lock_state(node);
   for (; node != kRoot; node = nodes_[at(node)].parent) {
     leave(node);
@@ -252,8 +258,7 @@ void RadixTree::unlock(NodeId node, WindowTop top) {
 RadixTree::Freed RadixTree::evict() {
   const NodeId id = device_victim();
   if (id == kRoot) return {};
-  const Node& node = nodes_[at(id)];
-  const Freed freed{node.length, node.has_window ? node.length : 0, node.has_state ? 1 : 0};
+  const Freed freed = device_parts(id);
   remove(id);
   return freed;
 }
@@ -261,8 +266,10 @@ RadixTree::Freed RadixTree::evict() {
 void RadixTree::remove(NodeId id) {
   leave(id);
   forget_duplicate(id);
-  drop_window(id);
-  drop_state(id);
+  for (Parts* parts : {&windows_, &states_}) {
+    drop_part_on_host(id, *parts);
+    drop_part(id, *parts);
+  }
   Node& node = nodes_[at(id)];
   by_first_.erase(key_at(node, node.first));
   if (log_ != nullptr)
@@ -281,8 +288,7 @@ void RadixTree::remove(NodeId id) {
 }
 
 bool RadixTree::consistent() const {
-  std::int64_t evictable = 0, held = 0, host = 0, window_evictable = 0, window_held = 0;
-  std::int64_t states_evictable = 0, states_held = 0;
+  std::int64_t evictable = 0, held = 0, host = 0;
   std::size_t leaves = 0, host_leaves = 0;
   for (NodeId id = 1; id < std::ssize(nodes_); ++id) {
     const Node& node = nodes_[at(id)];
@@ -291,11 +297,8 @@ bool RadixTree::consistent() const {
     if (node.on_device) held += node.length;
     if (node.on_host) host += node.length;
     if (node.on_device && node.locks == 0) evictable += node.length;
-    if (node.has_window) window_held += node.length;
-    if (node.has_window && node.window_locks == 0) window_evictable += node.length;
-    states_held += node.has_state;
-    states_evictable += node.has_state && node.state_locks == 0;
-    if (node.window_locks > node.locks || node.state_locks > node.locks) return false;
+    if (node.window.locks > node.locks || node.state.locks > node.locks) return false;
+    if (!node.on_device && (node.window.on_device || node.state.on_device)) return false;
     if (node.parent != kRoot && node.locks > parent.locks) return false;
     if (node.parent != kRoot && node.on_device && !parent.on_device) return false;
     if (!node.on_device && !node.on_host) return false;
@@ -303,9 +306,8 @@ bool RadixTree::consistent() const {
     host_leaves += host_leaf(id);
   }
   return evictable == evictable_ && held == held_ && host == host_held_ &&
-         window_evictable == window_evictable_ && window_held == window_held_ &&
-         states_evictable == states_evictable_ && states_held == states_held_ &&
-         leaves == leaves_.size() && host_leaves == host_leaves_.size();
+         parts_consistent(windows_) && parts_consistent(states_) && leaves == leaves_.size() &&
+         host_leaves == host_leaves_.size();
 }
 
 }  // namespace llmsim

@@ -29,14 +29,17 @@ class RadixTree {
   static constexpr NodeId kRoot = 0;
 
   // The last node on the device and its pages; and the last node anywhere, with the pages between
-  // the two, which are in host memory alone. With windows or states, the last node whose prefix
-  // ends with one, and how many pages the other layers hold.
+  // the two that are in host memory. With windows or states, the last nodes whose prefixes end with
+  // one, how many pages the other layers hold, and what of windows and states at the last one is in
+  // host memory alone.
   struct Match {
     NodeId node;
     std::int32_t pages;
     NodeId last = kRoot;
-    std::int32_t host_pages = 0;
+    std::int32_t last_pages = 0, host_pages = 0;
     std::int32_t held_pages = 0;
+    std::int32_t host_window_pages = 0;
+    bool host_state = false;
   };
   // What a request hands to the tree: its first `pages` pages. The tree has `own` of them from it
   // already, `inserted` of them count as no hits, and of `window_from` of them layers with a window
@@ -56,21 +59,41 @@ class RadixTree {
   struct Freed {
     std::int32_t pages = 0, window_pages = 0, states = 0;
   };
+  // What layers with a window, or those that keep states, have of nodes.
+  enum class Kind : std::uint8_t { kWindows, kStates };
+  // What a copy of a node takes to host memory: its pages, unless they are there, what is not there
+  // of the window that it ends with, and its state.
+  struct Unwritten {
+    std::int32_t pages = 0, window_pages = 0;
+    std::vector<NodeId> windows;
+    bool state = false;
+    bool empty() const { return pages == 0 && windows.empty() && !state; }
+  };
+  // What is in host memory alone of a prefix that ends with a node, the deepest nodes first.
+  struct Missing {
+    std::vector<NodeId> nodes, windows;
+    std::int32_t pages = 0, window_pages = 0;
+    bool state = false;
+  };
   // The name of the uppermost node whose window a lock holds; 0: it holds all up to the root.
   using WindowTop = std::int64_t;
   static constexpr WindowTop kNoWindow = -1;  // its windows have been unlocked before it
-  // Hears that another request has inserted a node's pages, or begun with them.
+  // Hears that another request has inserted a node's pages, or begun with them; and that a request
+  // has come to a node's end that was there before.
   class Hits {
    public:
     virtual void hit(NodeId node) = 0;
+    virtual void inserted(NodeId node) = 0;
 
    protected:
     ~Hits() = default;
   };
-  // A pin of one node's pages in host memory, which follows the node when it is split.
+  // A pin of one node's pages in host memory, which follows the node when it is split; of its
+  // state, and of the window that it ends with.
   struct HostPin {
     NodeId node = kRoot;
-    std::int64_t top = 0;  // name of the pin's uppermost node; 0: nothing is pinned
+    std::int64_t top = 0;      // name of the pin's uppermost node; 0: no pages are pinned
+    WindowTop window_top = 0;  // likewise of its windows; 0: up to the root
   };
 
   explicit RadixTree(const PageKeys& keys) : keys_(keys) { nodes_.emplace_back(); }
@@ -99,24 +122,39 @@ class RadixTree {
   // that is a leaf that nobody has locked, else alone.
   Freed evict_window();
   // Pages of such layers that nobody has locked; and all.
-  std::int64_t window_evictable() const { return window_evictable_; }
-  std::int64_t window_held() const { return window_held_; }
+  std::int64_t window_evictable() const { return windows_.evictable; }
+  std::int64_t window_held() const { return windows_.held; }
 
   // ---- States (radix_tree_states.cpp).
 
   // Before anything is inserted: who begins behind a cached prefix needs the state at its end.
   void keep_states() { keeps_states_ = true; }
   bool keeps_states() const { return keeps_states_; }
-  bool has_state(NodeId node) const { return nodes_[at(node)].has_state; }
   // Of a lock, the state alone.
-  void lock_state(NodeId node) { change_state_locks(node, +1); }
-  void unlock_state(NodeId node) { change_state_locks(node, -1); }
+  void lock_state(NodeId node) { change_locks(node, states_, +1); }
+  void unlock_state(NodeId node) { change_locks(node, states_, -1); }
   // The least recently used state that nobody has locked goes: with its node where that is a leaf
   // that nobody has locked, else alone.
   Freed evict_state();
   // States that nobody has locked; and all.
-  std::int64_t states_evictable() const { return states_evictable_; }
-  std::int64_t states_held() const { return states_held_; }
+  std::int64_t states_evictable() const { return states_.evictable; }
+  std::int64_t states_held() const { return states_.held; }
+
+  // ---- Windows and states (radix_tree_parts.cpp).
+
+  // The least recently used node whose part nobody has locked, of those that are not spared; kRoot
+  // where there is none.
+  NodeId part_victim(Kind kind, std::span<const NodeId> spared) const;
+  // Of a node, this part leaves the device alone.
+  Freed drop_part(Kind kind, NodeId node);
+  bool part_on_host(Kind kind, NodeId node) const { return part(node, parts(kind)).on_host; }
+  // The least recently used parts leave host memory, until it was so much or none can: with their
+  // nodes where these are leaves of the host. All that is free there.
+  Freed evict_host_parts(Kind kind, std::int32_t amount);
+  std::int64_t parts_on_host(Kind kind) const { return parts(kind).host_held; }
+  // What a node has on the device; and in host memory.
+  Freed device_parts(NodeId node) const;
+  Freed host_parts(NodeId node) const;
 
   // ---- Host memory (radix_tree_host.cpp).
 
@@ -134,7 +172,8 @@ class RadixTree {
   bool on_host(NodeId node) const { return nodes_[at(node)].on_host; }
   bool is_device_leaf(NodeId node) const { return device_leaf(node); }
   bool pinned(NodeId node) const {
-    return nodes_[at(node)].locks > 0 || nodes_[at(node)].host_locks > 0;
+    const Node& n = nodes_[at(node)];
+    return n.locks > 0 || any_host_locks(n);
   }
   bool host_pinned(NodeId node) const { return nodes_[at(node)].host_locks > 0; }
   // The copies under way of its pages to and from host memory, which its pieces inherit; kRoot:
@@ -144,6 +183,10 @@ class RadixTree {
   void set_writing(NodeId node, NodeId copy) { nodes_[at(node)].writing = copy; }
   void set_loading(NodeId node, NodeId copy) { nodes_[at(node)].loading = copy; }
 
+  Unwritten unwritten(NodeId node) const;
+  void add_host_copies(NodeId node, const Unwritten& copied);
+  Missing missing(NodeId node) const;
+  void return_to_device(NodeId node, const Missing& missing);
   // Its pages are in host memory, too; or no longer.
   void add_host_copy(NodeId node);
   void drop_host_copy(NodeId node);
@@ -182,6 +225,13 @@ class RadixTree {
   void log_keys(KeyLog* log) { log_ = log; }
 
  private:
+  // On the device, and in host memory; how often it is locked there, and names of the uppermost
+  // nodes of locks (0: none).
+  struct Part {
+    bool on_device = false, on_host = false;
+    std::int32_t locks = 0, host_locks = 0;
+    WindowTop top = 0, host_top = 0;
+  };
   struct Node {
     std::vector<Key> keys;  // of its pages that somebody else may have; the others are the owner's
     RequestId owner = 0;
@@ -194,10 +244,17 @@ class RadixTree {
     std::int32_t host_locks = 0, hits = 0;
     std::int64_t pin_top = 0, duplicate = 0;  // names; 0: none
     NodeId writing = kRoot, loading = kRoot;
-    bool has_window = false, has_state = false;
-    std::int32_t window_locks = 0, state_locks = 0;
-    WindowTop window_top = 0;  // name; 0: none
+    Part window, state;
   };
+  // Parts of one kind: nodes that have one on the device, by when that was used, and those that
+  // have one in host memory alone; and how much nobody has locked, and all.
+  struct Parts {
+    Part Node::* part;
+    bool by_pages;  // a part is as large as its node, else one
+    UseOrder used, host_used;
+    std::int64_t evictable = 0, held = 0, host_held = 0;
+  };
+  enum class Side : std::uint8_t { kDevice, kHost };
 
   Key key_at(const Node& node, std::int32_t page) const;
   std::int32_t common(const Node& node, const PageKeys::Of& keys, std::int32_t pages) const;
@@ -213,7 +270,10 @@ class RadixTree {
   }
   bool host_leaf(NodeId node) const {
     const Node& n = nodes_[at(node)];
-    return node != kRoot && !n.on_device && n.locks == 0 && n.host_locks == 0 && n.children == 0;
+    return node != kRoot && !n.on_device && n.locks == 0 && n.children == 0 && !any_host_locks(n);
+  }
+  static bool any_host_locks(const Node& n) {
+    return n.host_locks > 0 || n.window.host_locks > 0 || n.state.host_locks > 0;
   }
   void enter(NodeId node) {
     if (device_leaf(node)) leaves_.insert({nodes_[at(node)].used, node});
@@ -224,19 +284,38 @@ class RadixTree {
     (n.on_device ? leaves_ : host_leaves_).erase({n.used, node});
   }
   void note_hit(NodeId node);
+  // Whether one may begin behind a node: with so many pages of windows in a row up to there, and a
+  // state or none.
+  bool can_begin(std::int32_t windows, bool state) const {
+    return (!keeps_windows() || windows >= window_pages_) && (!keeps_states() || state);
+  }
+  void find_on_host(Match& found) const;
+  // The parts of nodes.
+  const Part& part(NodeId node, const Parts& parts) const { return nodes_[at(node)].*parts.part; }
+  Part& part(NodeId node, const Parts& parts) { return nodes_[at(node)].*parts.part; }
+  const Parts& parts(Kind kind) const { return kind == Kind::kWindows ? windows_ : states_; }
+  Parts& parts(Kind kind) { return kind == Kind::kWindows ? windows_ : states_; }
+  std::int32_t size(NodeId node, const Parts& parts) const {
+    return parts.by_pages ? nodes_[at(node)].length : 1;
+  }
+  void add_part(NodeId node, Parts& parts);
+  void drop_part(NodeId node, Parts& parts);
+  void add_part_on_host(NodeId node, Parts& parts);
+  void drop_part_on_host(NodeId node, Parts& parts);
+  void change_locks(NodeId node, Parts& parts, std::int32_t change);
+  void change_host_locks(NodeId node, Parts& parts, std::int32_t change);
+  bool parts_consistent(const Parts& parts) const;
   // The windows of nodes.
-  WindowTop lock_windows(NodeId node);
+  WindowTop lock_windows(NodeId node, Side side);
+  void unlock_windows(NodeId node, WindowTop top, Side side);
   void use_windows(NodeId node);
-  void add_window(NodeId node);
-  void drop_window(NodeId node);
   void split_window(NodeId above, NodeId rest);
   void take_windows(NodeId node, std::int32_t start, const Handover& given, Taken& taken);
+  void return_windows(NodeId node, std::int32_t start, const Handover& given);
   void begin_windows(NodeId leaf, const Handover& given);
   // The states of nodes.
-  void change_state_locks(NodeId node, std::int32_t change);
   void use_state(NodeId node);
   bool take_state(NodeId node, bool is_new);
-  void drop_state(NodeId node);
   static std::size_t at(NodeId node) { return static_cast<std::size_t>(node); }
 
   const PageKeys& keys_;
@@ -249,12 +328,10 @@ class RadixTree {
   double clock_ = 1;
   std::int64_t branches_ = 0, pin_tops_ = 0, duplicates_noted_ = 0;
   std::int32_t window_pages_ = 0;  // 0: no layer has a window
-  std::int64_t window_evictable_ = 0, window_held_ = 0;
   WindowTop window_tops_ = 0;
-  UseOrder windows_;  // nodes with a window, by when that was used
   bool keeps_states_ = false;
-  std::int64_t states_evictable_ = 0, states_held_ = 0;
-  UseOrder states_;  // nodes with a state, by when that was used
+  Parts windows_{.part = &Node::window, .by_pages = true};
+  Parts states_{.part = &Node::state, .by_pages = false};
   KeyLog* log_ = nullptr;
   Hits* hits_ = nullptr;
 };

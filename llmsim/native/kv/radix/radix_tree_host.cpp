@@ -12,6 +12,71 @@ void RadixTree::add_host_copy(NodeId id) {
   host_held_ += node.length;
 }
 
+// Windows up to the first node of which a copy is under way, or whose part is gone.
+RadixTree::Unwritten RadixTree::unwritten(NodeId id) const {
+  Unwritten missing;
+  if (!nodes_[at(id)].on_host) missing.pages = nodes_[at(id)].length;
+  const Part& state = nodes_[at(id)].state;
+  missing.state = state.on_device && !state.on_host;
+  std::int32_t covered = 0;
+  for (; id != kRoot && covered < window_pages_; id = nodes_[at(id)].parent) {
+    const Node& node = nodes_[at(id)];
+    if (node.writing != kRoot || !(node.window.on_device || node.window.on_host)) break;
+    covered += node.length;
+    if (!node.window.on_device || node.window.on_host) continue;
+    missing.windows.push_back(id);
+    missing.window_pages += node.length;
+  }
+  return missing;
+}
+
+void RadixTree::add_host_copies(NodeId id, const Unwritten& copied) {
+  if (copied.pages > 0) add_host_copy(id);
+  for (const NodeId node : copied.windows) add_part_on_host(node, windows_);
+  if (copied.state) add_part_on_host(id, states_);
+}
+
+RadixTree::Missing RadixTree::missing(NodeId id) const {
+  Missing found;
+  const Part& state = nodes_[at(id)].state;
+  found.state = keeps_states() && !state.on_device && state.on_host;
+  for (NodeId one = id; one != kRoot && !nodes_[at(one)].on_device; one = nodes_[at(one)].parent) {
+    found.nodes.push_back(one);
+    found.pages += nodes_[at(one)].length;
+  }
+  std::int32_t covered = 0;
+  for (; id != kRoot && covered < window_pages_; id = nodes_[at(id)].parent) {
+    covered += nodes_[at(id)].length;
+    if (nodes_[at(id)].window.on_device) continue;
+    if (!nodes_[at(id)].window.on_host) break;
+    found.windows.push_back(id);
+    found.window_pages += nodes_[at(id)].length;
+  }
+  return found;
+}
+
+void RadixTree::return_to_device(NodeId id, const Missing& missing) {
+  for (std::size_t i = missing.nodes.size(); i-- > 0;) return_to_device(missing.nodes[i]);
+  for (std::size_t i = missing.windows.size(); i-- > 0;) add_part(missing.windows[i], windows_);
+  if (missing.state) add_part(id, states_);
+}
+
+// With windows, those that the last node ends with.
+void RadixTree::find_on_host(Match& found) const {
+  for (NodeId id = found.last; id != found.node; id = nodes_[at(id)].parent)
+    if (nodes_[at(id)].on_host) found.host_pages += nodes_[at(id)].length;
+  if (found.last == kRoot) return;
+  const Part& state = nodes_[at(found.last)].state;
+  found.host_state = keeps_states() && !state.on_device && state.on_host;
+  std::int32_t covered = 0;
+  for (NodeId id = found.last; id != kRoot && covered < window_pages_; id = nodes_[at(id)].parent) {
+    const Node& node = nodes_[at(id)];
+    if (!node.window.on_device && !node.window.on_host) break;
+    if (!node.window.on_device) found.host_window_pages += node.length;
+    covered += node.length;
+  }
+}
+
 void RadixTree::drop_host_copy(NodeId id) {
   Node& node = nodes_[at(id)];
   node.on_host = false;
@@ -31,6 +96,8 @@ void RadixTree::leave_device(NodeId id) {
   if (node.locks == 0) evictable_ -= node.length;
   held_ -= node.length;
   --nodes_[at(node.parent)].device_children;
+  drop_part(id, windows_);
+  drop_part(id, states_);
   enter(id);
   enter(node.parent);
 }
@@ -98,17 +165,25 @@ std::int32_t RadixTree::graft(NodeId anchor, RequestId request, std::int32_t fir
 }
 
 RadixTree::HostPin RadixTree::pin_host(NodeId id, bool even_without_copy) {
+  HostPin pin{id};
   Node& node = nodes_[at(id)];
-  if (!node.on_host && !even_without_copy) return {};
-  leave(id);
-  if (node.pin_top == 0) node.pin_top = ++pin_tops_;
-  ++node.host_locks;
-  enter(id);
-  return {id, node.pin_top};
+  if (node.on_host || even_without_copy) {
+    leave(id);
+    if (node.pin_top == 0) node.pin_top = ++pin_tops_;
+    ++node.host_locks;
+    enter(id);
+    pin.top = node.pin_top;
+  }
+  if (keeps_windows()) pin.window_top = lock_windows(id, Side::kHost);
+  if (keeps_states()) change_host_locks(id, states_, +1);
+  return pin;
 }
 
 // A split has moved the pin's top to the upper piece.
 void RadixTree::unpin_host(const HostPin& pin, bool even_without_copy) {
+  if (pin.node == kRoot) return;
+  if (keeps_states()) change_host_locks(pin.node, states_, -1);
+  unlock_windows(pin.node, pin.window_top, Side::kHost);
   if (pin.top == 0) return;
   for (NodeId id = pin.node; id != kRoot; id = nodes_[at(id)].parent) {
     Node& node = nodes_[at(id)];

@@ -24,18 +24,23 @@ class UseOrder {
     const auto [newer, older] = links_[at(node)];
     links_[at(newer)].older = older;
     links_[at(older)].newer = newer;
+    links_[at(node)] = {kNone, kNone};
+  }
+  bool holds(NodeId node) const {
+    return at(node) < links_.size() && node != kRoot && links_[at(node)].newer != kNone;
   }
   // kRoot where there is none.
   NodeId oldest() const { return links_[kRoot].newer; }
   NodeId newer_than(NodeId node) const { return links_[at(node)].newer; }
 
  private:
+  static constexpr NodeId kNone = -1;
   struct Links {
-    NodeId newer = kRoot, older = kRoot;
+    NodeId newer = kNone, older = kNone;
   };
   static std::size_t at(NodeId node) { return static_cast<std::size_t>(node); }
 
-  std::vector<Links> links_ = std::vector<Links>(1);
+  std::vector<Links> links_ = std::vector<Links>{{kRoot, kRoot}};
 };
 
 }  // namespace llmsim

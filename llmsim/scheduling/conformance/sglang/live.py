@@ -26,6 +26,7 @@ from llmsim.scheduling.conformance.sglang.ours import (
     NEVER_PS,
     acceptance,
     keeps_states,
+    states_of,
     window_tokens,
 )
 from llmsim.scheduling.conformance.sglang.platform import write_model
@@ -157,7 +158,7 @@ def _check(scheduler: Any, config: Case) -> None:
         wanted["windows"] = (window_tokens(config), config["sliding_window"])
     if keeps_states(config):
         found["states"] = scheduler.req_to_token_pool.mamba_allocator.size
-        wanted["states"] = config["max_mamba_cache_size"]
+        wanted["states"] = states_of(config)
     assert found == wanted, f"SGLang runs with {found} instead of {wanted}"
 
 
@@ -321,6 +322,7 @@ class Loop:
             self._arrived == len(self._requests)
             and not scheduler.waiting_queue
             and scheduler.running_batch.is_empty()
+            and scheduler.chunked_req is None
             and scheduler.last_batch is None
             and not self._flights
         )

@@ -12,6 +12,7 @@ from llmsim.config.engine.sglang.state_pool import (
     answer_interval,
     prompt_interval,
     spare_states,
+    states_of_decodes,
 )
 from llmsim.config.engine.sglang.window_pool import (
     tokens_of_prompts,
@@ -234,12 +235,22 @@ def _window_pool(config: Case) -> "_native.WindowPoolConfig":
 def _state_pool(config: Case) -> "_native.StatePoolConfig":
     chunk, page = config["mamba_chunk_size"], config["page_size"]
     native = _native.StatePoolConfig()
-    native.slots = config["max_mamba_cache_size"]
+    native.slots = states_of(config)
     native.spare = spare_states_of(config)
     native.lazy = config["mamba_radix_cache_strategy"] == LAZY
+    if config.get("speculative_algorithm") is not None:
+        native.verified = config["speculative_num_draft_tokens"]
     native.prompt_interval = prompt_interval(chunk, page)
     native.answer_interval = answer_interval(chunk, page, config["mamba_track_interval"])
     return native
+
+
+def states_of(config: Case) -> int:
+    """Slots of the pool that SGLang makes for layers that keep states."""
+    given: int = config["max_mamba_cache_size"]
+    if config.get("disaggregation_mode") != "decode":
+        return given
+    return states_of_decodes(config["max_running_requests"], spare_states_of(config), given)
 
 
 def window_tokens(config: Case) -> int:
@@ -268,7 +279,15 @@ def _host_cache(config: Case) -> "_native.HostCacheConfig":
     native.pages = host_pages(host_tokens, config["page_size"])
     native.write = HOST_WRITES[config["hicache_write_policy"]]
     native.copy_latency_ps = COPY_PS
-    native.write_ps_per_token = native.load_ps_per_token = config["hicache_copy_ps"]
+    copy_ps = config["hicache_copy_ps"]
+    native.write_ps_per_token = native.load_ps_per_token = copy_ps
+    native.write_ps_per_window_token = native.load_ps_per_window_token = copy_ps
+    native.write_ps_per_state = native.load_ps_per_state = copy_ps
+    if config.get("sliding_window", 0) > 0:
+        host_windows = int(window_tokens(config) * config["hicache_ratio"])
+        native.window_pages = host_pages(host_windows, config["page_size"])
+    if keeps_states(config):
+        native.states = host_pages(int(states_of(config) * config["hicache_ratio"]), 1)
     if config.get("hicache_storage_backend") is not None:
         native.storage = _host_storage(config)
     return native

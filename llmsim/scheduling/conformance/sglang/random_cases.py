@@ -50,8 +50,7 @@ def random_case(seed: int, requests: int) -> Case:
     _queue_order(np.random.default_rng([seed, 53]), config)
     _host_cache_beside(np.random.default_rng([seed, 71]), config)
     _host_storage(np.random.default_rng([seed, 59]), config)
-    _states(np.random.default_rng([seed, 79]), config)
-    _lazy_states(np.random.default_rng([seed, 97]), config)
+    _layers_with_states(seed, config)
     by_priority = config["enable_priority_scheduling"]
     case["requests"] = random_requests(rng, requests, longest - 8 - ahead, by_priority=by_priority)
     if config["schedule_policy"] == "hrrn":
@@ -81,7 +80,7 @@ def random_case(seed: int, requests: int) -> Case:
     config["max_running_requests"] = min(
         max(config["max_running_requests"], least_running), most_running
     )
-    _windows(np.random.default_rng([seed, 73]), config, least)
+    _layers_with_windows(seed, config, least)
     _state_pool(np.random.default_rng([seed, 89]), config)
     return case
 
@@ -194,14 +193,29 @@ def _ranks(rng: np.random.Generator, config: Case) -> None:
     config["dp_size"] = int(rng.choice([2, 2, 3]))
 
 
+def _layers_with_windows(seed: int, config: Case, request_tokens: int) -> None:
+    """Draws whether there are some; a hierarchical cache has them beside no storage."""
+    hosted = config.get("enable_hierarchical_cache", False)
+    if not hosted or _hosted_alone(config):
+        rng = np.random.default_rng([seed, 107 if hosted else 73])
+        _windows(rng, config, request_tokens)
+
+
+def _layers_with_states(seed: int, config: Case) -> None:
+    """Draws whether there are some, and how the prefix cache gets their states."""
+    _states(np.random.default_rng([seed, 79]), config)
+    _states_of_roles(np.random.default_rng([seed, 101]), config)
+    _states_with_host(np.random.default_rng([seed, 103]), config)
+    _lazy_states(np.random.default_rng([seed, 97]), config)
+
+
 def _windows(rng: np.random.Generator, config: Case, request_tokens: int) -> None:
     """Gives a third of the cases that can have them layers with a window, and a pool for those in
     which each server can run any request alone; the longest one takes at most `request_tokens`.
     """
     is_drawn = rng.random() >= 2 / 3
-    apart = config.get("enable_hierarchical_cache", False) or keeps_states(config)
     drafts_alone = "speculative_algorithm" in config and config["disable_radix_cache"]
-    if not is_drawn or apart or drafts_alone:
+    if not is_drawn or keeps_states(config) or drafts_alone:
         return
     cut = config["chunked_prefill_size"] > 0
     ratio = float(rng.choice([0.2, 0.5, 0.8, 1])) if cut else 1.0
@@ -228,6 +242,11 @@ def _states(rng: np.random.Generator, config: Case) -> None:
     if rng.random() >= share or any(name in config for name in apart):
         return
     copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+
+
+def _draw_states(rng: np.random.Generator, config: Case, *, copies: bool) -> None:
+    """Without spare slots where requests copy their states for the prefix cache."""
     most_running = int(rng.choice([1, 2, 4, 8, 64]))
     config |= {
         "mamba_radix_cache_strategy": "no_buffer" if copies else "extra_buffer",
@@ -242,19 +261,52 @@ def _lazy_states(rng: np.random.Generator, config: Case) -> None:
     """Lets a quarter of the cases with spare slots for states that can do so take the second one
     for the steps alone that write there.
     """
-    drafts = "speculative_algorithm" in config
-    apart = drafts or config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    apart = config["disable_overlap_schedule"] or config["disable_radix_cache"]
+    apart = apart or "disaggregation_mode" in config
     if rng.random() < 1 / 4 and keeps_states(config) and not apart:
         config["mamba_radix_cache_strategy"] = LAZY
+
+
+def _states_of_roles(rng: np.random.Generator, config: Case) -> None:
+    """Gives half of the cases with a role layers that keep states."""
+    apart = config.get("enable_hierarchical_cache", False)
+    if rng.random() < 1 / 2 or "disaggregation_mode" not in config or apart:
+        return
+    copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+    if copies and config["disaggregation_mode"] == PAIR:
+        config["prefill_server"] |= {"disable_overlap_schedule": True}
+
+
+def _states_with_host(rng: np.random.Generator, config: Case) -> None:
+    """Gives a third of the cases with a hierarchical cache, and no storage behind it, layers that
+    keep states.
+    """
+    if rng.random() < 2 / 3 or not _hosted_alone(config):
+        return
+    copies = config["page_size"] == 1 and rng.random() < 0.4
+    _draw_states(rng, config, copies=copies)
+
+
+def _hosted_alone(config: Case) -> bool:
+    """Whether there is a hierarchical cache, but no storage behind it."""
+    hosted: bool = config.get("enable_hierarchical_cache", False)
+    return hosted and "hicache_storage_backend" not in config
 
 
 def _state_pool(rng: np.random.Generator, config: Case) -> None:
     """Gives layers that keep states a pool of as many as SGLang wants at least, or more."""
     if not keeps_states(config):
         return
-    of_request = states_of_request(spare_states_of(config), caches=caches(config))
     factor = float(rng.choice([1, 1, 1, 1.3, 2, 8]))
-    config["max_mamba_cache_size"] = int(config["max_running_requests"] * of_request * factor)
+    config["max_mamba_cache_size"] = max(
+        int(server["max_running_requests"] * _states_of_request(server) * factor)
+        for _, server in servers(config)
+    )
+
+
+def _states_of_request(config: Case) -> int:
+    return states_of_request(spare_states_of(config), caches=caches(config))
 
 
 def _longest_window(config: Case) -> int:

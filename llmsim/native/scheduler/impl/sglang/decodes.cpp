@@ -136,6 +136,7 @@ void Sglang::make_room_for_decodes() {
 }
 
 void Sglang::form_decodes(Batch& batch, Decode kind) {
+  prepare_states_of_verifications(kind);
   slide_windows_of_decodes();
   make_room_for_decodes();
   for (const RequestId request : running()) {
@@ -148,6 +149,14 @@ void Sglang::form_decodes(Batch& batch, Decode kind) {
     }
   }
   launch_states_of_decodes(kind);
+}
+
+void Sglang::prepare_states_of_verifications(Decode kind) {
+  if (memory_.states() == nullptr || !drafts_.on()) return;
+  for (const RequestId request : running()) {
+    SglangHeld& held = held_[at(request)];
+    memory_.states()->prepare_verification(held.states, held.committed, kind == Decode::kPlain);
+  }
 }
 
 // Decodes that join a step of prompts save nothing there.

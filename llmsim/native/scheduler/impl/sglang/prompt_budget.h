@@ -45,12 +45,12 @@ class PromptBudget {
            memory_.page_size();
   }
   // Tokens of a prompt that layers with a window let join the step, of at most a chunk; 0: none. A
-  // prompt is cut for them only where it would never fit.
-  std::int64_t window_chunk(std::int64_t tokens, std::int64_t answer) const {
-    const std::int64_t needed = window_tokens(tokens, answer), page = memory_.page_size();
+  // prompt is cut for them only where it would never fit. So many of its prefix are loaded.
+  std::int64_t window_chunk(std::int64_t tokens, std::int64_t answer, std::int64_t loaded) const {
+    const std::int64_t needed = window_tokens(tokens, answer) + loaded, page = memory_.page_size();
     if (needed < window_left()) return chunk_;
     if (needed < memory_.window_capacity() || !chunked()) return 0;
-    const std::int64_t most = window_left() - window_tokens(0, answer);
+    const std::int64_t most = window_left() - window_tokens(0, answer) - loaded;
     return std::min(chunk_, std::max<std::int64_t>(0, most / page * page));
   }
   std::int64_t chunk() const { return chunk_; }

@@ -145,14 +145,15 @@ std::vector<RequestId> Sglang::victims_for(RequestId request, double tokens) con
   return victims;
 }
 
-Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::int64_t needed,
+Sglang::Admission Sglang::select(RequestId request, const Cached& cached, std::int64_t needed,
                                  const PromptBudget& budget) const {
   if (static_cast<double>(needed) >= budget.left()) return {};
   constexpr auto kFull = PromptBudget::State::kFull;
-  const std::int64_t page = memory_.page_size(), left = known(request) - cached;
+  const std::int64_t page = memory_.page_size(), left = known(request) - cached.tokens;
   const std::int64_t paged = memory_.ceil(left);
   std::int64_t chunk = budget.chunk();
-  if (memory_.windowed()) chunk = budget.window_chunk(paged, answer_left(request));
+  if (memory_.windowed())
+    chunk = budget.window_chunk(paged, answer_left(request), cached.loaded_windows);
   if (chunk <= 0 && memory_.windowed()) return {};
   std::int64_t tokens = left;
   bool cut = false;
@@ -161,13 +162,27 @@ Sglang::Admission Sglang::select(RequestId request, std::int32_t cached, std::in
   } else if (paged > chunk) {
     if (policy_ == Policy::kShortestPrefill && cut_ >= 0) return {0, false, kFull};
     cut = true;
-    tokens = (cached + chunk / page * page) / page * page - cached;
+    tokens = (cached.tokens + chunk / page * page) / page * page - cached.tokens;
   }
   return {static_cast<std::int32_t>(std::max<std::int64_t>(0, tokens)), cut, kFull};
 }
 
-// What the host holds of its prefix takes memory, too, but is loaded instead of computed; where
-// that cannot be, it is computed.
+// What the host holds of its prefix is loaded: a longer prefix leaves less to compute than was
+// counted on, where layers with windows or states lacked theirs of it. Where it cannot be loaded,
+// it is computed.
+Sglang::Admission Sglang::load_back(RequestId request, Admission admission, std::int64_t needed,
+                                    const PromptBudget& budget) {
+  SglangHeld& held = held_[at(request)];
+  const std::int32_t loaded = memory_.load_back(held);
+  if (loaded < held.on_host) return select(request, {held.prefix, 0}, needed, budget);
+  held.prefix = held.kept = held.prefix + loaded;
+  if (loaded == held.on_host) return admission;
+  admission.tokens = std::min(admission.tokens, known(request) - held.prefix);
+  admission.cut = admission.cut && held.prefix + admission.tokens < known(request);
+  return admission;
+}
+
+// What the host holds of its prefix takes memory, too, but is loaded instead of computed.
 PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
   SglangHeld& held = held_[at(request)];
   held.prefix = held.kept = memory_.match(request, known(request) - 1, held);
@@ -178,16 +193,12 @@ PromptBudget::State Sglang::admit(RequestId request, PromptBudget& budget) {
       known(request) - held.prefix + answer_left(request) + memory_.page_size();
   const RadixTree::NodeId found = held.found;
   const RadixTree::WindowTop top = memory_.tree().lock(found);
-  Admission admission = select(request, held.prefix + held.on_host, needed, budget);
-  RadixTree::NodeId locked = found;
-  if (admission.tokens > 0 && held.on_host > 0) {
-    if (memory_.load_back(held)) {
-      held.prefix = held.kept = held.prefix + held.on_host;
-      locked = held.last;
-    } else {
-      admission = select(request, held.prefix, needed, budget);
-    }
-  }
+  Admission admission =
+      select(request, {held.prefix + held.on_host, held.host_windows}, needed, budget);
+  const std::int32_t on_device = held.prefix;
+  if (admission.tokens > 0 && held.on_host + held.host_windows + held.host_state > 0)
+    admission = load_back(request, admission, needed, budget);
+  const RadixTree::NodeId locked = held.prefix > on_device ? held.last : found;
   if (admission.tokens <= 0) {
     memory_.tree().unlock(found, top);
     memory_.return_state(held);

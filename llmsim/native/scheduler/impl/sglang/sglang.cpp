@@ -373,9 +373,12 @@ std::int32_t Sglang::answer_limit(RequestId request) const {
 void Sglang::note_saved_states(std::span<const Item> items) {
   if (memory_.states() == nullptr) return;
   for (const Item& item : items) {
+    const Sequence& s = sequences_[item.request];
     SglangHeld& held = held_[at(item.request)];
-    if (held.row && sequences_[item.request].epoch == item.epoch)
-      memory_.states()->decoded(held.states, held.committed, held.committed + 1 + accepted(item));
+    if (!held.row || s.epoch != item.epoch) continue;
+    const std::int32_t computed = 1 + accepted(item);
+    const bool ends = held.leaving || s.emitted() + computed >= answer_limit(item.request);
+    memory_.states()->decoded(held.states, held.committed, held.committed + computed, ends);
   }
 }
 

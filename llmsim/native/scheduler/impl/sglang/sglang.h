@@ -220,8 +220,14 @@ class Sglang final : public Scheduler,
     bool cut = false;
     PromptBudget::State refused = PromptBudget::State::kNoMemory;
   };
-  Admission select(RequestId request, std::int32_t cached, std::int64_t needed,
+  // Leading tokens that it has, and of layers with a window those that are loaded first.
+  struct Cached {
+    std::int32_t tokens, loaded_windows;
+  };
+  Admission select(RequestId request, const Cached& cached, std::int64_t needed,
                    const PromptBudget& budget) const;
+  Admission load_back(RequestId request, Admission admission, std::int64_t needed,
+                      const PromptBudget& budget);
   bool fits_to_their_ends(RequestId request, const PromptBudget& budget);
   PromptBudget::State admit_unshared(RequestId request, PromptBudget& budget);
   void go_on(PromptBudget& budget);
@@ -291,6 +297,7 @@ class Sglang final : public Scheduler,
   enum class Decode : std::uint8_t { kVerifies, kPlain };
   void form_decodes(Batch& batch, Decode kind);
   void slide_windows_of_decodes();
+  void prepare_states_of_verifications(Decode kind);
   void launch_states_of_decodes(Decode kind);
   void make_room_for_decodes();
   // Slots that it has after its next decode.

@@ -99,6 +99,7 @@ void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting
     const std::int64_t next = held_[at(request)].stranded ? kStrandedSlots : 0;
     const Tokens needed = with_reserve(pages_of(filled(request) + next));
     const auto others = active + static_cast<std::int64_t>(resumed);
+    if (!memory_.make_room_for_states_of(held_[at(request)])) break;
     const bool fits = needed.fit(spare(others, {})) && has_windows_for(request);
     if (!fits && memory_.taken_rows() > 0) break;
     take_pages(request);
@@ -146,8 +147,10 @@ void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int
 bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Running& running) {
   SglangHeld& held = held_[at(request)];
   Sequence& s = sequences_[request];
+  if (!memory_.make_room_for_states_of(held)) return false;
   const std::int64_t shared = takes_ends() ? window_start(s.prompt_tokens) : s.prompt_tokens;
   held.prefix = held.kept = memory_.match(request, static_cast<std::int32_t>(shared), held);
+  memory_.copy_state(held);
   memory_.lock(held, held.found);
   if (takes_ends()) memory_.unlock_window(held);
   Tokens slots = slots_of(s.prompt_tokens), pages = pages_of(s.prompt_tokens);
@@ -175,6 +178,7 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
 void SglangTakeover::take_pages(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const auto end = static_cast<std::int32_t>(filled(request));
+  memory_.take_states(held);
   memory_.make_room(memory_.ceil(end) - held.kept, missing_windows(request));
   memory_.take_row(held);
   memory_.grow(held, end);
@@ -184,6 +188,12 @@ void SglangTakeover::take_pages(RequestId request) {
 
 void SglangTakeover::landed(RequestId request) {
   std::ranges::find(transferring_, request, &Transferring::request)->here = true;
+}
+
+bool SglangTakeover::remove_waiting(RequestId request) {
+  if (std::erase(queue_, request) + std::erase(retracted_, request) == 0) return false;
+  memory_.return_state(held_[at(request)]);
+  return true;
 }
 
 std::int32_t SglangTakeover::remove_transferring(RequestId request) {

@@ -17,7 +17,8 @@ namespace llmsim {
 // A retracted request keeps its KV in host memory and comes back before anybody else takes pages.
 // Layers with a window have their own pool: with pages of several tokens a request takes of it what
 // the end of its prompt needs, and a share of it stays free likewise; with pages of one token it
-// takes as much of both.
+// takes as much of both. Of a pool of states a request takes as many slots as one that computes its
+// prompt; who found a prefix, but too little memory, keeps the copy of the state at its end.
 // Not SGLang's: copies to the host and back take no time, and the host has room for all of them.
 class SglangTakeover {
  public:
@@ -43,9 +44,7 @@ class SglangTakeover {
   // The KV of a request is there.
   void landed(RequestId request);
   // It waits for memory, or lost it, and leaves.
-  bool remove_waiting(RequestId request) {
-    return std::erase(queue_, request) + std::erase(retracted_, request) > 0;
-  }
+  bool remove_waiting(RequestId request);
   // Its KV is on its way, and it leaves; how many transfers are still to come, -1: it does not wait
   // for KV.
   std::int32_t remove_transferring(RequestId request);

@@ -111,10 +111,12 @@ class DecodeLoop(RoleLoop):
             "waiting": self._waiting(),
             "free_blocks": self._free(),
             "preempted": [],
+            **self._states.free("free_states"),
         }
         self._process_prebuilt(self._scheduler.batch_result_processor, batch)
         step["finished"] = sorted(one.rid for one in new if self._has_ended(one))
         step["free_blocks_after"] = self._free()
+        step |= self._states.free("free_states_after")
         if new:
             self._steps_of_none.append(step)
 

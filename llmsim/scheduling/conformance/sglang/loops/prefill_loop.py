@@ -96,6 +96,7 @@ class PrefillLoop(RoleLoop):
             self._landings[self._index[rid]] = self._landing_of(self._index[rid], alone)
         scheduler.process_disagg_prefill_inflight_queue()
         step |= {"finished": sorted(sent), "free_blocks_after": self._free()}
+        step |= self._states.free("free_states_after")
 
     def _landing_of(self, index: int, alone: int) -> int:
         """When the KV has been sent: `alone`, or in a pair when our simulation says."""

@@ -14,7 +14,7 @@ void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t 
   if (states_) {
     up_to = states_->cached_end(held.states, computed, up_to);
     if (up_to == 0) return;
-    if (then == Then::kGoesOn) make_room_for_given_state(held);
+    if (then == Then::kGoesOn && !make_room_for_given_state(held)) return;
   }
   const auto page = static_cast<std::int32_t>(page_);
   const std::int32_t named = up_to - keys_.lookahead();  // tokens that have a key
@@ -50,25 +50,34 @@ void SglangMemory::slide_window(SglangHeld& held, std::int64_t computed, std::in
   held.behind_window = static_cast<std::int32_t>(end);
 }
 
-void SglangMemory::make_room_for_states(std::int64_t slots) {
+bool SglangMemory::make_room_for_states(std::int64_t slots) {
+  if (host_) host_->begin_walk();
   while (states_->available() < slots) {
-    const RadixTree::Freed freed = tree_.evict_state();
-    if (freed.states == 0) break;
+    const RadixTree::Freed freed =
+        host_ ? host_->evict_part(RadixTree::Kind::kStates) : tree_.evict_state();
+    if (freed.states == 0) return false;
     take_back(freed);
   }
+  return true;
 }
 
 // The request has computed on from the state behind its prefix.
-void SglangMemory::make_room_for_given_state(const SglangHeld& held) {
+bool SglangMemory::make_room_for_given_state(const SglangHeld& held) {
   const bool gives_up = states_->gives_up_prefix() && states_->available() == 0;
   if (gives_up) tree_.unlock_state(held.locked);
-  make_room_for_states(1);
+  const bool found = make_room_for_states(1);
   if (gives_up) tree_.lock_state(held.locked);
+  return found;
+}
+
+bool SglangMemory::make_room_for_states_of(const SglangHeld& held) {
+  return !states_ || make_room_for_states(states_->of_request() - held.states.slots);
 }
 
 // The state that it copies is not to make room for the copy.
 void SglangMemory::copy_state(SglangHeld& held) {
-  if (!states_ || held.found == RadixTree::kRoot) return;
+  if (!states_ || held.found == RadixTree::kRoot || held.states.slots > 0) return;
+  if (held.found != held.last) return;  // the state comes from the host
   const RadixTree::WindowTop top = tree_.lock(held.found);
   make_room_for_states(1);
   tree_.unlock(held.found, top);
@@ -96,14 +105,25 @@ void SglangMemory::hand_over_state(SglangHeld& held, Then then, bool taken) {
   }
 }
 
-bool SglangMemory::load_back(SglangHeld& held) {
+// A state comes to the tree, and to a slot of the request's own, for which room is made first.
+std::int32_t SglangMemory::load_back(SglangHeld& held) {
   const RadixTree::WindowTop top = tree_.lock(held.last);
   const RadixTree::HostPin pin = host_->pin(held.last);
-  const std::int32_t pages = host_->load_back(held.last);
-  free_ -= pages;
+  const bool takes_slot = held.host_state && held.states.slots == 0;
+  std::optional<RadixTree::Freed> loaded;
+  if (!takes_slot || make_room_for_states(1)) {
+    if (takes_slot) states_->take(held.states, 1);
+    loaded = host_->load_back(held.last, held.states.slots > 0);
+    if (takes_slot && !loaded) states_->take(held.states, 0);
+  }
+  if (loaded) {
+    free_ -= loaded->pages;
+    window_free_ -= loaded->window_pages;
+    if (states_) states_->take(loaded->states);
+  }
   tree_.unlock(held.last, top);
   host_->unpin(pin);
-  return pages > 0;
+  return loaded ? held.last_end - held.prefix : 0;
 }
 
 void SglangMemory::release(SglangHeld& held) {

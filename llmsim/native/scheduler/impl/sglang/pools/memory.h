@@ -43,9 +43,12 @@ struct SglangHeld {
   bool leaving = false;
   bool stranded = false;  // it was alone, and found no room beside what others hold without running
   RadixTree::NodeId found = RadixTree::kRoot, locked = RadixTree::kRoot;
-  // The last node of its prefix anywhere, and tokens behind `found` that only the host holds.
+  // The last node of its prefix anywhere, and tokens behind `found` that the host holds.
   RadixTree::NodeId last = RadixTree::kRoot;
   std::int32_t on_host = 0;
+  // Up to the end of that prefix; and what of its window and its state only the host holds.
+  std::int32_t last_end = 0, host_windows = 0;
+  bool host_state = false;
   bool row = false;
   // With a pool for windows: leading tokens whose slots there are free again, or the tree's; and up
   // to where others had computed its prompt when it was admitted, as far as its windows were gone
@@ -79,7 +82,11 @@ class SglangMemory {
     if (states_) tree_.keep_states();
     if (windows.on()) tree_.keep_windows((windows.window + page_size - 1) / page_size);
     if (!host.on()) return;
-    const auto make_room = [this](std::int32_t pages) { return this->make_room(pages * page_); };
+    const auto make_room = [this](const RadixTree::Freed& parts) {
+      return this->make_room(parts.pages * page_, 0) &&
+             this->make_room(0, parts.window_pages * page_) &&
+             (!states_ || make_room_for_states(parts.states));
+    };
     host_ = std::make_unique<SglangHostCache>(host, page_size, tree_, make_room, counters);
   }
   SglangMemory(const SglangMemory&) = delete;  // the host cache refers to the tree
@@ -115,15 +122,20 @@ class SglangMemory {
   // `held.found`.
   std::int32_t match(RequestId request, std::int32_t tokens, SglangHeld& held) {
     held.found = held.last = RadixTree::kRoot;
-    held.on_host = held.branch = 0;
+    held.on_host = held.last_end = held.host_windows = held.branch = 0;
+    held.host_state = false;
     if (!caching_) return 0;
     const RadixTree::Match match = tree_.match(request, keys_.whole_pages(tokens));
     const auto page = static_cast<std::int32_t>(page_);
     held.found = match.node;
     held.last = match.last;
     held.on_host = match.host_pages * page;
-    if (states_) states_->found(held.states, match.pages * page, match.held_pages * page);
-    if (windowed() && match.held_pages > match.pages) held.branch = match.held_pages * page;
+    held.last_end = match.last_pages * page;
+    held.host_windows = match.host_window_pages * page;
+    held.host_state = match.host_state;
+    const std::int32_t prefix = match.pages * page + held.on_host;
+    if (states_) states_->found(held.states, prefix, match.held_pages * page);
+    if (windowed() && match.held_pages * page > prefix) held.branch = match.held_pages * page;
     return match.pages * page;
   }
   // A request holds a prefix in the tree, and no longer the one before.
@@ -156,20 +168,28 @@ class SglangMemory {
   }
   // Requests of a step of prompts have slots for their states.
   void take_states(std::span<const RequestId> requests, std::vector<SglangHeld>& all);
-  // Brings what only the host holds of a request's prefix to the device; false where it is too
-  // little, or finds no room.
-  bool load_back(SglangHeld& held);
+  // Whether a request finds the slots for its states that it lacks, for which the tree gives up
+  // what it can; and takes them.
+  bool make_room_for_states_of(const SglangHeld& held);
+  void take_states(SglangHeld& held) {
+    if (states_) states_->take(held.states, states_->of_request());
+  }
+  // Brings what only the host holds of a request's prefix to the device; returns how many tokens
+  // longer it is there, 0 where that is too little, or finds no room.
+  std::int32_t load_back(SglangHeld& held);
   // Leaves of the tree leave the device until so many tokens are free, or none can; then windows.
   bool make_room(std::int64_t tokens) { return make_room(tokens, tokens); }
   bool make_room(std::int64_t tokens, std::int64_t window_tokens) {
     if (host_) host_->begin_walk();
     while (available() < tokens) {
-      const RadixTree::Freed freed = host_ ? RadixTree::Freed{host_->evict()} : tree_.evict();
+      const RadixTree::Freed freed = host_ ? host_->evict() : tree_.evict();
       if (freed.pages == 0) break;
       take_back(freed);
     }
+    if (host_) host_->begin_walk();
     while (windowed() && window_available() < window_tokens) {
-      const RadixTree::Freed freed = tree_.evict_window();
+      const RadixTree::Freed freed =
+          host_ ? host_->evict_part(RadixTree::Kind::kWindows) : tree_.evict_window();
       if (freed.window_pages == 0) break;
       take_back(freed);
     }
@@ -212,9 +232,9 @@ class SglangMemory {
   bool consistent(std::span<const SglangHeld> all) const;
 
  private:
-  void make_room_for_states(std::int64_t slots);
-  // One more, which the prefix cache gets from a request.
-  void make_room_for_given_state(const SglangHeld& held);
+  bool make_room_for_states(std::int64_t slots);
+  // One more, which the prefix cache gets from a request; false where there is none.
+  bool make_room_for_given_state(const SglangHeld& held);
   // The prefix cache has taken the state of a request, which goes on or has ended; or had one.
   void hand_over_state(SglangHeld& held, Then then, bool taken);
   void take_back(const RadixTree::Freed& freed) {

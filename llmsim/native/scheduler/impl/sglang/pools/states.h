@@ -6,6 +6,7 @@
 // there.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -22,6 +23,11 @@ struct SglangHeldStates {
   // Up to where others had computed its prompt when it was admitted, as far as the states at its
   // end were gone; 0: nobody had.
   std::int32_t branch = 0;
+  // With lazy slots and drafts: whether the state that counts is in the second spare slot, whether
+  // both are taken, and where steps in flight would write one, the oldest first.
+  bool keeps_second = false, has_both = false;
+  std::int32_t flights = 0;
+  std::array<bool, 2> writes_second = {};
 };
 
 class SglangStates {
@@ -49,7 +55,10 @@ class SglangStates {
   // A step computes these tokens of a prompt; or has computed these of an answer.
   virtual void compute_prompt(SglangHeldStates& held, std::int32_t begin,
                               std::int32_t end) const = 0;
-  virtual void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end) = 0;
+  // With its last tokens, if `ends`.
+  virtual void decoded(SglangHeldStates& held, std::int32_t begin, std::int32_t end, bool ends) = 0;
+  // A step is to verify drafts behind so many tokens; or joins one of prompts, and verifies none.
+  virtual void prepare_verification(SglangHeldStates& held, std::int32_t known, bool joins);
   // A step is to compute an answer's token in front of `end`; and joins one of prompts, where it
   // saves nothing.
   virtual void launch_decode(SglangHeldStates& held, std::int32_t end);
