@@ -165,8 +165,12 @@ class _Bench:
         vectors = sizes.astype(np.float64)
         if self._machine is None:
             durations = engine.ConcurrentDurations(
-                self._native, NETWORKS["fair-share"], [list(self._group)], KINDS[kind], self._algorithm  # type: ignore[index]
-            )  # fmt: skip
+                self._native,
+                NETWORKS["fair-share"],
+                [list(self._group)],
+                KINDS[kind],  # type: ignore[index]
+                self._algorithm,
+            )
             return {self._messages: np.asarray(durations.durations_ps(sizes), np.float64) / 1e6}
         if name != VLLM:
             return plans(self._machine, kind, vectors, self.place)

@@ -67,3 +67,11 @@ def test_required_provenance_sees_it() -> None:
     file = str(ROOT / "cluster_config" / "single_node_pim_instance.json")
     with pytest.raises(llmsim.InputError, match="analytic"):
         llmsim.run(file, LONG, **measured)
+
+
+def test_why_names_copies_and_a_faster_memory() -> None:
+    load = "synthetic:n=4,rate=1,input=fixed:500,output=fixed:20,seed=1"
+    why = run("single_node_cxl_instance", load).why("tpot", percentile=50, what_if=2)
+    [cause] = [one for one in why.causes if one.name == "slow offloading"]
+    assert cause.group == 0
+    assert why.to_dict()["causes"][0]["name"] == "slow offloading"

@@ -30,11 +30,9 @@ class StepSums {
        others = 0, encoder = 0;
 
     Sums operator-(const Sums& other) const {
-      return {compute - other.compute, collective - other.collective,
-              m2n - other.m2n,         offload - other.offload,
-              waiting - other.waiting, idle - other.idle,
-              recall - other.recall,   others - other.others,
-              encoder - other.encoder};
+      return {compute - other.compute, collective - other.collective, m2n - other.m2n,
+              offload - other.offload, waiting - other.waiting,       idle - other.idle,
+              recall - other.recall,   others - other.others,         encoder - other.encoder};
     }
     Sums& operator+=(const Sums& other) {
       compute += other.compute;

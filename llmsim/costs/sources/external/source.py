@@ -27,8 +27,8 @@ from llmsim.costs.source import (
 from llmsim.costs.sources.external.checks import (
     faster_than_light,
     feature_of,
-    same_heads,
     once,
+    same_heads,
     same_matrix,
     unused_rows,
 )
