@@ -185,6 +185,9 @@ class LatencyCauses(Table):
     m2n_ps: Int64 = optional_ps(
         "Transfers between attention and FFN that those steps waited for (with afd_group)."
     )
+    offload_ps: Int64 = optional_ps(
+        "Copies of weights, and memory or processors that compute, which those steps waited for."
+    )
     host_ps: Int64 = optional_ps(
         "Device idle before and between those steps: the host prepares them."
     )
@@ -303,7 +306,7 @@ class SessionColumns(Table):
     queue_ps: Int64 = optional_ps("Cause `queue_ps` of its calls.")
     wait_ps: Int64 = optional_ps("Cause `wait_ps` of its calls.")
     prefill_ps: Int64 = optional_ps("Cause `prefill_ps` of its calls.")
-    decode_ps: Int64 = optional_ps("Cause `decode_ps` of its calls.")
+    decode_ps: Int64 = optional_ps("Causes `decode_ps` and `offload_ps` of its calls.")
     communication_ps: Int64 = optional_ps("Causes `communication_ps` and `m2n_ps` of its calls.")
     host_ps: Int64 = optional_ps("Cause `host_ps` of its calls.")
     kv_transfer_ps: Int64 = optional_ps("Cause `kv_transfer_ps` of its calls.")

@@ -227,6 +227,10 @@ class BackendUse(Struct, frozen=True):
     """How the program has failed, which has ended the run."""
 
 
+OFFLOAD = "offload"
+"""What `TimeShare.operator` calls copies and memory that computes, where steps waited for them."""
+
+
 class TimeShare(Struct, frozen=True):
     """Busy time of one operator of one group by where its number came from;
     `ps_by_provenance[Provenance]`.

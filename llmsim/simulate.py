@@ -20,11 +20,13 @@ from llmsim.config.errors import (
 )
 from llmsim.config.plugin_calls import foreign_code, released_after
 from llmsim.core import (
+    OFFLOAD,
     PS_PER_S,
     BackendUse,
     Clients,
     Int64,
     KvTransferColumns,
+    Provenance,
     RequestColumns,
     RequestDrafts,
     Results,
@@ -506,6 +508,7 @@ def _possible(
     possible = {
         "encoder_ps": has_images and encodes,
         "m2n_ps": has_attention_apart,
+        "offload_ps": any(one.offload is not None for one in groups),
         "reconfigure_ps": deployment.layouts is not None,
     }
     return {name: parts for name, parts in causes.items() if possible.get(name, True)}
@@ -546,11 +549,31 @@ def _sources(deployment: LoweredDeployment, simulation: "_native.Simulation") ->
 def time_shares(
     deployment: LoweredDeployment, simulation: "_native.Simulation"
 ) -> tuple[TimeShare, ...]:
-    """The busy time of every operator by source."""
-    return tuple(
+    """The busy time of every operator by source, and that of steps which waited for what a group
+    keeps outside of its devices.
+    """
+    operators = (
         TimeShare(group, *deployment.operator(group, op), ps)
         for group, op, ps in simulation.busy_time()
     )
+    return (*operators, *_offload_shares(deployment, simulation))
+
+
+def _offload_shares(
+    deployment: LoweredDeployment, simulation: "_native.Simulation"
+) -> Iterator[TimeShare]:
+    """Waits of groups that wait for nothing else: groups in lock-step and in stages wait for each
+    other, too, and what processors compute is the time of their own operators.
+    """
+    members = {index for one in deployment.lockstep_groups for index in one.groups}
+    for index, group in enumerate(deployment.groups):
+        plan = group.offload
+        if plan is None or plan.host is not None or index in members or group.layout.pp > 1:
+            continue
+        parts = [0] * len(Provenance)
+        parts[Provenance.ANALYTIC] = simulation.activity(index)["offload"]["stalled_ps"]
+        if any(parts):
+            yield TimeShare(index, OFFLOAD, plan.source, tuple(parts))
 
 
 def _results(

@@ -16,7 +16,7 @@ from llmsim.costs.nccl.plans import Place, choose_vllm, plans
 from llmsim.costs.nccl.protocols import PHASES, Floats, Machine
 from llmsim.costs.sources.silicon.collectives import measured_times
 from llmsim.costs.sources.silicon.database import database_of
-from llmsim.lowering.network.algorithms import KINDS, RING
+from llmsim.lowering.network.algorithms import KINDS, RING, described, parsed_algorithm
 from llmsim.lowering.network.base import NETWORKS
 from llmsim.lowering.network.nccl import alike_and_fast, servers_of
 from llmsim.model import Hardware
@@ -74,10 +74,13 @@ class BusRequest:
     last_bytes: str = "1G"
     factor: int = 2
     plan: str | None = None
+    algorithm: str | None = None
 
 
 def bus_bandwidths(request: BusRequest) -> BusTable:
-    """The table; InputError for a network, collective, device, size or plan that cannot be."""
+    """The table; InputError for a network, collective, device, size, plan or algorithm that
+    cannot be.
+    """
     kind = _kind(request.collective)
     spec = load_topology(request.topology)
     group = _devices(request.devices, spec)
@@ -89,7 +92,7 @@ def bus_bandwidths(request: BusRequest) -> BusTable:
         field_ = "--hardware" if request.hardware else f"{request.topology}: hardware"
         raise InputError(f"{field_}: {error}") from None
     sizes = _sizes(request)
-    bench = _Bench(spec, native, group, hardware)
+    bench = _Bench(spec, native, group, hardware, _algorithm(request, kind))
     times = bench.plans(request.collective, kind, sizes)
     if request.plan is not None:
         times = _asked_plans(times, request.plan)
@@ -124,18 +127,25 @@ class _Bench:
         native: "engine.Topology",
         group: Sequence[int],
         hardware: Hardware | None,
+        algorithm: "engine.AlgorithmChoice | None",
     ) -> None:
         self._native, self._group, self._hardware = native, group, hardware
+        self._algorithm = RING if algorithm is None else algorithm
         servers = servers_of(spec, native)
         self.place = Place(len(group), 1, len(group))
         self._machine: Machine | None = None
+        self._fits = False
+        if servers is not None:
+            self.place = servers.place(group, [group])
+        if algorithm is not None:
+            self.model = f"{self._messages}, as --collective-costs links takes it"
+            return
         if hardware is None:
             self.model = f"{ENGINE_RING}, since the network names no hardware"
             return
         rate = hardware.intra_node_link_bytes_per_s
         machine = machine_of(hardware)
         if servers is not None:
-            self.place = servers.place(group, [group])
             inside = servers.inside_bytes_per_s(group) * machine.pair_links
             machine = machine.scaled(min(inside, rate) / 1e9, machine.name)
         pair = rate // machine.pair_links
@@ -146,14 +156,22 @@ class _Bench:
         else:
             self.model = f"{ENGINE_RING}, since its links are not those of the {hardware.name}"
 
+    @property
+    def _messages(self) -> str:
+        return f"{described(self._algorithm)} of the engine"
+
     def plans(self, name: str, kind: str, sizes: Int64) -> dict[str, Floats]:
         """Microseconds by size of every plan."""
         vectors = sizes.astype(np.float64)
         if self._machine is None:
             durations = engine.ConcurrentDurations(
-                self._native, NETWORKS["fair-share"], [list(self._group)], KINDS[kind], RING  # type: ignore[index]
-            )  # fmt: skip
-            return {ENGINE_RING: np.asarray(durations.durations_ps(sizes), np.float64) / 1e6}
+                self._native,
+                NETWORKS["fair-share"],
+                [list(self._group)],
+                KINDS[kind],  # type: ignore[index]
+                self._algorithm,
+            )
+            return {self._messages: np.asarray(durations.durations_ps(sizes), np.float64) / 1e6}
         if name != VLLM:
             return plans(self._machine, kind, vectors, self.place)
         if self.place.nodes > 1:
@@ -187,6 +205,17 @@ def _row(size: int, time_us: float, plan: str, factor: float, measured_us: float
     algbw = size / time_us / 1e3
     bus = None if measured_us is None else size / measured_us / 1e3 * factor
     return BusRow(size, time_us, algbw, algbw * factor, plan, measured_us, bus)
+
+
+def _algorithm(request: BusRequest, kind: str) -> "engine.AlgorithmChoice | None":
+    """The engine's algorithm that was asked for; None: nobody asked."""
+    if request.algorithm is None:
+        return None
+    if request.plan is not None:
+        raise InputError("--algorithm and --plan exclude each other; give one of them")
+    if request.collective == VLLM:
+        raise InputError(f"{VLLM} is one kernel and takes no --algorithm; use all_reduce")
+    return parsed_algorithm("--algorithm", request.algorithm, KINDS[kind])  # type: ignore[index]
 
 
 def _kind(collective: str) -> str:

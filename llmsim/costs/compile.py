@@ -265,6 +265,15 @@ def _unused_bandwidth(request: CostRequest) -> str:
     )
 
 
+def _unknown(op: Operator, sources: list[CostSource], request: CostRequest) -> InputError:
+    names = " and ".join(source.name for source in sources)
+    wider = "" if request.source == "auto" else ", or --cost-source auto to ask the next source"
+    return InputError(
+        f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}; '
+        f"give its times there{wider}"
+    )
+
+
 def _first_answer(
     op: Operator, sources: list[CostSource], request: CostRequest, missing: dict[str, list[str]]
 ) -> tuple[Curve, CostSource]:
@@ -275,10 +284,7 @@ def _first_answer(
             if index:
                 missing.setdefault(curve.source, []).append(op.name)
             return curve, source
-    names = " and ".join(source.name for source in sources)
-    raise InputError(
-        f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
-    )
+    raise _unknown(op, sources, request)
 
 
 def _by_feature(op: Operator, curve: Curve, last: int) -> Curve:
@@ -350,10 +356,7 @@ def _attention(
         return replace(
             cost, name=op.name, window=op.window, chunked=op.chunked, from_bundle=by_user
         )
-    names = " and ".join(source.name for source in sources)
-    raise InputError(
-        f'no time is known for the operator "{op.name}" on "{request.hardware_name}" in {names}'
-    )
+    raise _unknown(op, sources, request)
 
 
 def no_attention() -> SplitAttention:

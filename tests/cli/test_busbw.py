@@ -59,6 +59,13 @@ def test_the_table_and_the_json_have_the_same_figures(
         (["--min-bytes", "1G", "--max-bytes", "1M"], "--max-bytes"),
         (["--factor", "1"], "--factor"),
         (["--plan", "star"], "--plan"),
+        (["--algorithm", "star"], '--algorithm is "star"; ring, direct,'),
+        (["--algorithm", "ring", "--plan", "ring"], "exclude each other"),
+        (["--algorithm", "ring", "--collective", "vllm_all_reduce"], "use all_reduce"),
+        (
+            ["--algorithm", "doubleBinaryTree", "--collective", "all_gather"],
+            "has no messages for this collective",
+        ),
         (["--hardware", "H1000"], "--hardware"),
         (["--collective", "vllm_all_reduce"], "inside a server"),
     ],
@@ -77,3 +84,38 @@ def test_a_network_of_an_unknown_device_names_its_field(
     path = written(tmp_path, hardware="H1000")
     assert main(["topology", "busbw", path]) == 2
     assert f"{path}: hardware: there is no data sheet" in capsys.readouterr().err
+
+
+GB = 100
+HOPS_US = 1.0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "collective", "messages", "share"),
+    [
+        ("ring", "all_reduce", 6, 6 / 4),
+        ("direct", "all_reduce", 2, 6 / 4),
+        ("halvingDoubling", "all_reduce", 4, 6 / 4),
+        ("ring", "all_gather", 3, 3 / 4),
+        ("direct", "all_to_all", 1, 3 / 4),
+    ],
+)
+def test_algorithms_take_their_messages_and_bytes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    algorithm: str,
+    collective: str,
+    messages: int,
+    share: float,
+) -> None:
+    """Alpha-beta: messages one after the other, and the share of the vector that a port sends."""
+    switch = {"kind": "switch", "size": 4, "bandwidth_gb_per_s": GB, "latency_ns": 500}
+    path = tmp_path / "switch.json"
+    path.write_text(json.dumps({"hardware": "H100", "dimensions": [switch]}), encoding="utf-8")
+    words = ["--algorithm", algorithm, "--collective", collective, "-b", "64K", "-e", "1G"]
+    assert main(["topology", "busbw", str(path), *words, "-f", "32", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["model"].endswith("of the engine, as --collective-costs links takes it")
+    for row in table["rows"]:
+        by_hand = messages * HOPS_US + row["size_bytes"] * share / GB / 1e3
+        assert row["time_us"] == pytest.approx(by_hand, rel=1e-6), row

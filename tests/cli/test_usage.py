@@ -259,6 +259,7 @@ def test_verbs_that_take_the_options_of_a_run_speak_of_it(
         ("--kv-transfer-config", '; "--kv-offloading-size" is its OffloadingConnector, and `pd_'),
         ("--num-prompts", '; it is called "--num-reqs" here'),
         ("--enable-lora", '; adapters are those of the trace, and "--max-loras" turns vLLM\'s slo'),
+        ("--all2all-backend", "; an instance or `engine` of the cluster file has it as `all2all_b"),
         ("--max-num-seq", ' (did you mean "--max-num-seqs"?)'),
     ],
 )

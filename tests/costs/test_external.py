@@ -169,6 +169,28 @@ def test_rows_price_what_they_name(tmp_path: Path) -> None:
     assert Provenance.ANALYTIC not in split.decode_provenance
 
 
+def test_a_repeated_row_changes_no_time(tmp_path: Path) -> None:
+    once = compile_costs(request(hardware="A40", cost_tables=(write(tmp_path / "t.csv"),)))
+    twice = compile_costs(
+        request(hardware="A40", cost_tables=(write(tmp_path / "u.csv", [*ROWS, *ROWS]),))
+    )
+    for one, other in zip(once.ops, twice.ops, strict=True):
+        assert np.array_equal(one.ps, other.ps), one.name
+    grid, again = split_grid(once.attention), split_grid(twice.attention)
+    assert np.array_equal(grid.prefill_ps, again.prefill_ps)
+    assert np.array_equal(grid.decode_ps, again.decode_ps)
+
+
+@pytest.mark.parametrize("changed", range(len(ROWS)))
+def test_rows_that_contradict_each_other_are_refused(tmp_path: Path, changed: int) -> None:
+    other = {**ROWS[changed], "latency_us": 3.25}
+    table = write(tmp_path / "t.csv", [*ROWS, other])
+    with pytest.raises(InputError, match=r"of this shape has 3.25 us, and .*; keep one") as error:
+        compile_costs(request(hardware="A40", cost_tables=(table,)))
+    assert f"t.csv:{len(ROWS) + 2}:" in str(error.value)
+    assert f"t.csv:{changed + 2};" in str(error.value)
+
+
 def test_other_devices_and_degrees_are_left_alone(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", [{**ROWS[0], "tp": 4}])
     with pytest.raises(InputError, match="none of the 1 rows"):
@@ -179,7 +201,7 @@ def test_other_devices_and_degrees_are_left_alone(tmp_path: Path) -> None:
 
 def test_external_alone_needs_every_operator(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv")
-    with pytest.raises(InputError, match='no time is known for the operator "embedding"'):
+    with pytest.raises(InputError, match=r'the operator "embedding" .* or --cost-source auto'):
         compile_costs(request(hardware="A40", cost_tables=(table,), source="external"))
     with pytest.raises(InputError, match="give --cost-table"):
         compile_costs(request(hardware="A40", source="external"))
@@ -217,6 +239,7 @@ def test_a_changed_table_is_read_again(tmp_path: Path) -> None:
             {"operator": "decode", "sequences": 1, "cached_tokens": 1, "heads": 3},
             "decode of other heads",
         ),
+        ({"operator": "attention", "tokens": 1}, "has rows named prefill and decode (1 row)"),
         ({"operator": "lm_head", "sequences": 1}, ""),
         ({"operator": "decode", "sequences": 1, "cached_tokens": 1}, ""),
     ],

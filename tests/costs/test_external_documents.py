@@ -84,6 +84,8 @@ def test_an_unbuilt_accelerator(folder: Path, capsys: pytest.CaptureFixture[str]
         "sheet.json (analytic, confidence 0.5)" in source
         for source in summary["sources"]["by_source"]
     )
+    assert main(command(2)) == 0
+    assert "% analytic; " in (said := capsys.readouterr().out) and "% from cost tables" in said
     assert main([*command(2), "--require", "scaled"]) == 2
     error = capsys.readouterr().err
     assert "--require scaled" in error

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Container
 
+from llmsim.config.engine.options import EngineOptions
+
 IN_CLUSTER = "the cluster file has it as `{}`; `llmsim init` writes one"
 OPTION = 'it is called "{}" here'
 IN_DATASET = "the dataset has it, as in {}"
@@ -81,4 +83,6 @@ def elsewhere(word: str, spelled: Callable[[str], str], known: Container[str]) -
             return "; " + place
         if named is not None and named[1] in known:
             return "; " + place.replace(named[0], spelled(named[1]))
+    if "cluster_config" in known and word in EngineOptions.model_fields:
+        return f"; an instance or `engine` of the cluster file has it as `{word}`"
     return ""

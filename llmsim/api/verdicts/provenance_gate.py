@@ -4,7 +4,7 @@ shape.
 
 from typing import TYPE_CHECKING
 
-from llmsim.core import FEATURES
+from llmsim.core import FEATURES, OFFLOAD
 from llmsim.costs import OpCost
 from llmsim.costs.confidence import refuse_attention_below, refuse_below
 
@@ -24,7 +24,7 @@ def require(level: str, lowered: "LoweredDeployment", results: "Results") -> Non
                     refuse_below(level, where, cost, rows)
         if group.draft is not None and level:
             _require_drafter(level, where, results, index)
-        names = {attention.name: attention.source for attention in group.costs.attentions}
+        names = {OFFLOAD, *(attention.name for attention in group.costs.attentions)}
         for share in results.time_shares:
             if share.group == group.info.index and share.operator in names:
                 refuse_attention_below(

@@ -138,6 +138,21 @@ def _slow_tier(seen: Seen) -> Iterator[Candidate]:
     yield Candidate("slow KV tier", None, "KV", share, evidence, (remedy,))
 
 
+def _slow_memory(seen: Seen) -> Iterator[Candidate]:
+    """Steps that wait for copies of weights, or for memory and processors that compute."""
+    share = seen.share("offload") if "offload" in seen.parts else 0.0
+    if share < MOVED:
+        return
+    evidence = (
+        "copies of weights, or memory and processors that compute, take "
+        f"{share:.0%} of the time of the slowest requests"
+    )
+    remedy = changes.faster_memories(
+        FACTOR, f"memories and links beside the devices with {FACTOR} times the bandwidth"
+    )
+    yield Candidate("slow offloading", _main_group(seen), "network", share, evidence, (remedy,))
+
+
 def _switch_of_layouts(seen: Seen) -> Iterator[Candidate]:
     """Requests that no group has, or whose KV is computed again, while layouts are switched."""
     layouts = seen.result._prepared.lowered.layouts
@@ -644,6 +659,7 @@ RULES: tuple[Callable[[Seen], Iterator[Candidate]], ...] = (
     _switch_of_layouts,
     _slow_links,
     _slow_tier,
+    _slow_memory,
     _small_kv_cache,
     _long_prompts,
     _long_themselves,

@@ -19,6 +19,7 @@ COLORS = {
     "communication": "#4a3aa7",
     "encoder": "#7fb2ea",
     "m2n": "#7263c8",
+    "offload": "#2f6f73",
     "host": "#b4632c",
     "kv_transfer": "#8d7fe0",
     "preemption": "#e34948",

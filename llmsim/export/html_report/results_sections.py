@@ -45,13 +45,14 @@ LEGEND = (
     "collectives",
     "encoder",
     "attention and FFN rows",
+    "copies and offloads",
     "host",
     "KV transfer",
     "preemption",
     "switch of layouts",
     "abandoned",
 )
-PART_COLORS = (7, 2, 6, 0, 1, 3, 2, 5, 6, 5, 4, 4, 7)
+PART_COLORS = (7, 2, 6, 0, 1, 3, 2, 5, 0, 6, 5, 4, 4, 7)
 MOST_GROUPS = 8
 
 

@@ -86,11 +86,14 @@ def algorithms_of(args: EngineArgs) -> Algorithms:
         if text is None:
             continue
         words[kind] = tuple(word.strip() for word in text.split(","))
-        choices[kind] = tuple(_parsed(option, word, native) for word in words[kind])
+        choices[kind] = tuple(parsed_algorithm(option, word, native) for word in words[kind])
     return Algorithms(MappingProxyType(choices), MappingProxyType(words))
 
 
-def _parsed(option: str, word: str, kind: "engine.CollectiveKind") -> "engine.AlgorithmChoice":
+def parsed_algorithm(
+    option: str, word: str, kind: "engine.CollectiveKind"
+) -> "engine.AlgorithmChoice":
+    """InputError, naming the option, where there is no such algorithm of this collective."""
     try:
         choice = engine.AlgorithmChoice.parse(word)
     except ValueError as error:

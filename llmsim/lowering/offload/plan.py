@@ -53,6 +53,13 @@ class OffloadPlan(Struct, frozen=True, eq=False):
     notes: tuple[str, ...]
 
     @property
+    def source(self) -> str:
+        """What times of copies, and of memory that computes, come from."""
+        parts = [] if self.pim is None else [f"attention in {self.pim.part.name}"]
+        parts += ["copies over the links of the cluster file"] * (len(self.copies.places) > 0)
+        return " and ".join(parts) or "memory of the cluster file"
+
+    @property
     def kv_bytes(self) -> int | None:
         """Bytes of the memory that holds a rank's KV; None: the device."""
         if self.pim is not None:

@@ -286,6 +286,7 @@ class Walk {
     part[id] += sums.compute;
     blame_.communication[id] += sums.collective;
     blame_.m2n[id] += sums.m2n;
+    blame_.offload[id] += sums.offload;
     blame_.encoder[id] += sums.encoder;
     blame_.wait[id] += sums.waiting + sums.others;
     blame_.kv_transfer[id] += sums.recall;
@@ -298,6 +299,7 @@ class Walk {
     part[id] += split.compute;
     blame_.communication[id] += split.collective;
     blame_.m2n[id] += split.m2n;
+    blame_.offload[id] += split.offload;
     blame_.encoder[id] += split.encoder;
     blame_.wait[id] += split.waiting;
   }
@@ -328,6 +330,7 @@ class Walk {
     blame_.prefill[id] += split.compute;
     blame_.communication[id] += split.collective;
     blame_.m2n[id] += split.m2n;
+    blame_.offload[id] += split.offload;
     blame_.encoder[id] += split.encoder;
     blame_.wait[id] += split.waiting;
   }

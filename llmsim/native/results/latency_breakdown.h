@@ -22,6 +22,8 @@ struct LatencyBreakdown {
   std::vector<Ps> communication;  // the collectives of those steps, prefill and decode
   std::vector<Ps> encoder;        // images and other inputs that an encoder computed in them
   std::vector<Ps> m2n;            // transfers between attention and FFN that those steps waited for
+  std::vector<Ps> offload;        // what those steps waited for outside of the group's devices:
+                                  // copies of weights, memory and processors that compute
   std::vector<Ps> host;           // the device idle before and between those steps: the host
                                   // prepares them
   std::vector<Ps> kv_transfer;  // the request, or its step, waiting for KV from the tiers below the
@@ -45,6 +47,7 @@ struct LatencyBreakdown {
         Column{"communication_ps", &B::communication},
         Column{"encoder_ps", &B::encoder},
         Column{"m2n_ps", &B::m2n},
+        Column{"offload_ps", &B::offload},
         Column{"host_ps", &B::host},
         Column{"kv_transfer_ps", &B::kv_transfer},
         Column{"preemption_ps", &B::preemption},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "group/group.h"
@@ -14,7 +15,7 @@ class StepSums {
  public:
   // A stretch of device time by what it went to.
   struct Split {
-    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, encoder = 0;
+    Ps compute = 0, collective = 0, m2n = 0, offload = 0, waiting = 0, encoder = 0;
   };
 
   // A stretch of a device's idle time by what it waited for: KV from the tiers, other members of
@@ -25,19 +26,19 @@ class StepSums {
 
   // Both, of several steps.
   struct Sums {
-    Ps compute = 0, collective = 0, m2n = 0, waiting = 0, idle = 0, recall = 0, others = 0,
-       encoder = 0;
+    Ps compute = 0, collective = 0, m2n = 0, offload = 0, waiting = 0, idle = 0, recall = 0,
+       others = 0, encoder = 0;
 
     Sums operator-(const Sums& other) const {
-      return {compute - other.compute, collective - other.collective,
-              m2n - other.m2n,         waiting - other.waiting,
-              idle - other.idle,       recall - other.recall,
-              others - other.others,   encoder - other.encoder};
+      return {compute - other.compute, collective - other.collective, m2n - other.m2n,
+              offload - other.offload, waiting - other.waiting,       idle - other.idle,
+              recall - other.recall,   others - other.others,         encoder - other.encoder};
     }
     Sums& operator+=(const Sums& other) {
       compute += other.compute;
       collective += other.collective;
       m2n += other.m2n;
+      offload += other.offload;
       waiting += other.waiting;
       idle += other.idle;
       recall += other.recall;
@@ -49,6 +50,7 @@ class StepSums {
 
   explicit StepSums(const Group& group)
       : overlaps(group.overlaps()),
+        offloads_(group.config().offload != nullptr),
         group_(group),
         end_(group.output_times()),
         communication_(group.output_communication()),
@@ -85,6 +87,7 @@ class StepSums {
     if (k < waited_.size())
       split.waiting = std::min(waited_[k], span - split.collective - split.m2n);
     split.compute = span - split.collective - split.m2n - split.waiting;
+    if (offloads_) std::swap(split.offload, split.waiting);
     if (k < encoder_.size()) split.encoder = std::min(encoder_[k], split.compute);
     split.compute -= split.encoder;
     return split;
@@ -116,6 +119,7 @@ class StepSums {
     const Split split = step(k, std::max(begin, before));
     sums.collective += split.collective;
     sums.m2n += split.m2n;
+    sums.offload += split.offload;
     sums.compute += split.compute;
     sums.waiting += split.waiting;
     sums.encoder += split.encoder;
@@ -133,6 +137,7 @@ class StepSums {
     return sums;
   }
 
+  const bool offloads_;  // its steps wait for copies, and for memory and processors that compute
   const Group& group_;
   const std::vector<Ps>&end_, &communication_, &m2n_, &waited_, &encoder_;
   const std::vector<Held>& held_;

@@ -209,7 +209,11 @@ def _trust(summary: Mapping[str, Any]) -> Iterator[Line]:
         where, off = from_elsewhere or where, "in brackets: 9 in 10 real servers"
     elif from_elsewhere:
         off = from_elsewhere
-    yield Line("Times", f"{where}; {off}", 2)
+    tables = sum(
+        share for source, share in sources["by_source"].items() if source.startswith("cost table ")
+    )
+    given = f"; {_percent(tables)} from cost tables" if tables else ""
+    yield Line("Times", f"{where}; {off}{given}", 2)
 
 
 def _more(summary: Mapping[str, Any]) -> str:

@@ -75,13 +75,14 @@ def session_columns(results: Results) -> SessionColumns:
 
 def _causes(results: Results) -> Mapping[str, Int64]:
     """Causes of every run. An encoder's work is prefill here, rows between attention and FFN are
-    communication, the front end is the API server's, and switches of layouts take a request from
-    its group like a preemption.
+    communication, waits for copies and for memory that computes are decode, the front end is the
+    API server's, and switches of layouts take a request from its group like a preemption.
     """
     causes = {name: results.blame[name] for name in CAUSES}
     for name, counts_as in (
         ("encoder_ps", "prefill_ps"),
         ("m2n_ps", "communication_ps"),
+        ("offload_ps", "decode_ps"),
         ("frontend_ps", "api_ps"),
         ("reconfigure_ps", "preemption_ps"),
     ):

@@ -99,6 +99,15 @@ Plan = Annotated[
         "the fastest of all if not given.",
     ),
 ]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        metavar="<name>",
+        help="Times the engine's messages by this algorithm, such as ring, direct or "
+        "halvingDoubling; a run prices them so with --collective-costs links.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Prints one JSON object instead of a table.")]
 
 
@@ -111,12 +120,15 @@ def busbw(
     last: Last = "1G",
     factor: Factor = 2,
     plan: Plan = None,
+    algorithm: Algorithm = None,
     as_json: Json = False,
 ) -> None:
-    """Raises InputError for what is no network, collective, device, size or plan."""
+    """Raises InputError for what is no network, collective, device, size, plan or algorithm."""
     from llmsim.api import busbw as bandwidths
 
-    asked = bandwidths.BusRequest(source, collective, devices, hardware, first, last, factor, plan)
+    asked = bandwidths.BusRequest(
+        source, collective, devices, hardware, first, last, factor, plan, algorithm
+    )
     table = bandwidths.bus_bandwidths(asked)
     if as_json:
         print(json.dumps(bandwidths.as_json(table), indent=1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llmsim.config.errors import nearest
+from llmsim.config.errors import InputError, nearest
 from llmsim.costs.hardware_limits import peak_rates_of
 from llmsim.costs.sources.external.table import ATTENTION, Point
 from llmsim.costs.sources.plausibility import LowerBoundWarnings
@@ -19,6 +19,28 @@ if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
     from llmsim.costs.sources.external.table import ExternalTable
     from llmsim.model import Operator
+
+
+def once(
+    points: Iterable[Point], shapes: Iterable[list[int]]
+) -> tuple[list[Point], list[list[int]]]:
+    """Each shape once, as a repeated one is no grid any more. Raises InputError where rows of one
+    shape state different times or energies.
+    """
+    kept: dict[tuple[int, ...], Point] = {}
+    for point, shape in zip(points, shapes, strict=True):
+        first = kept.setdefault(tuple(shape), point)
+        if (point.latency_us, point.energy_uj) == (first.latency_us, first.energy_uj):
+            continue
+        what = f"{point.latency_us:g} us"
+        other = f"{first.latency_us:g} us"
+        if what == other:
+            what, other = f"{point.energy_uj} uJ", f"{first.energy_uj} uJ"
+        raise InputError(
+            f'{point.place}: "{point.operator}" of this shape has {what}, and {other} at '
+            f"{first.place}; keep one of these rows"
+        )
+    return list(kept.values()), [list(shape) for shape in kept]
 
 
 def same_matrix(point: Point, op: Operator) -> bool:
@@ -74,6 +96,8 @@ def _why_unused(point: Point, request: CostRequest) -> str:
             else f"{point.operator} of other heads"
         )
     named = [op for op in request.operators if op.name == point.operator]
+    if any(isinstance(op, Attention) for op in named):
+        return f'"{point.operator}" of this model has rows named {" and ".join(ATTENTION)}'
     if not named:
         close = nearest(
             point.operator, [*(op.name for op in request.operators), "gemm", *ATTENTION]

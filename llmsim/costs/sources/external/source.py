@@ -27,6 +27,7 @@ from llmsim.costs.source import (
 from llmsim.costs.sources.external.checks import (
     faster_than_light,
     feature_of,
+    once,
     same_heads,
     same_matrix,
     unused_rows,
@@ -121,6 +122,7 @@ class ExternalSource(CostSource):
         at: Floats,
         how: str = "",
     ) -> Curve:
+        points, shapes = once(points, shapes)
         peak_rates = np.array(
             [
                 self._gemm_us(point)
@@ -219,7 +221,8 @@ class ExternalSource(CostSource):
         names: tuple[str, str],
     ) -> tuple[NDArray[np.int64], UInt8]:
         decode = names[0] == "sequences"
-        shapes = np.array([[p.get(name) for name in names] for p in points], dtype=np.float64)
+        points, rows_of = once(points, [[p.get(name) for name in names] for p in points])
+        shapes = np.array(rows_of, dtype=np.float64)
         a, b = np.meshgrid(rows.astype(np.float64), columns.astype(np.float64), indexing="ij")
         at = np.stack([a.ravel(), b.ravel()], axis=1)
         peak_rates = self._attention_us(op, shapes, decode=decode)
