@@ -472,7 +472,9 @@ void Sglang::receive_tokens(const Item& item) {
 void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
-  memory_.checkpoint(request, held, written, SglangMemory::Then::kEnds);
+  const bool cancelled = drafts_.on() && held.leaving;
+  memory_.checkpoint(request, held, written,
+                     cancelled ? SglangMemory::Then::kCancelled : SglangMemory::Then::kEnds);
   memory_.release(held);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }

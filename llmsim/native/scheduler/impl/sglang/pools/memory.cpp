@@ -10,7 +10,8 @@ namespace llmsim {
 void SglangMemory::checkpoint(RequestId request, SglangHeld& held, std::int32_t computed,
                               Then then) {
   if (!caching_) return;
-  std::int32_t up_to = std::min(computed, sequences_[request].num_tokens);
+  std::int32_t up_to =
+      then == Then::kCancelled ? computed : std::min(computed, sequences_[request].num_tokens);
   if (states_) {
     up_to = states_->cached_end(held.states, computed, up_to);
     if (up_to == 0) return;

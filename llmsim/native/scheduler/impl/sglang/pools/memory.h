@@ -223,7 +223,8 @@ class SglangMemory {
   }
   // The tree takes over what the request has computed, as far as its tokens count. One that goes on
   // gives back what its window has left.
-  enum class Then : std::uint8_t { kGoesOn, kEnds };
+  // kCancelled: a verification may have computed tokens behind the end of its answer, which stay.
+  enum class Then : std::uint8_t { kGoesOn, kEnds, kCancelled };
   void checkpoint(RequestId request, SglangHeld& held, std::int32_t computed, Then then);
   // So many tokens are computed: slots that the window has left are free, once they are `interval`.
   void slide_window(SglangHeld& held, std::int64_t computed, std::int64_t interval);
