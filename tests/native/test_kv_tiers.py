@@ -81,7 +81,7 @@ def run(
                 (stripes_depth, 0, 0) if striped else storage,
             )
             pool = config.add_pool(
-                f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how
+                f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), [place], *how
             )
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
