@@ -233,8 +233,8 @@ def test_hicache_has_pools_of_each_nodes_memory(tmp_path: Path) -> None:
     """The smaller memory has room for as many tokens on each rank, and the slower one decides how
     long a copy takes.
     """
-    found = []
-    for bandwidth, sizes in (([50, 50], [64, 64]), ([50, 5], [64, 64]), ([50, 50], [64, 11])):
+    found, room = [], 10.0005  # GiB, of which 10 stay free
+    for bandwidth, sizes in (([50, 50], [64, 64]), ([50, 5], [64, 64]), ([50, 50], [64, room])):
         document = two_nodes(tmp_path, bandwidth, scheduler="sglang")
         document["nodes"][0]["instances"][0] |= {"enable_hierarchical_cache": True}
         with_memory(document, bandwidth, sizes)
@@ -243,6 +243,10 @@ def test_hicache_has_pools_of_each_nodes_memory(tmp_path: Path) -> None:
     assert plain.load_ps_per_token == RANK_TOKEN_BYTES * 1000 // 25
     assert slow.load_ps_per_token == 10 * plain.load_ps_per_token
     assert small.load_ps_per_token == plain.load_ps_per_token
+    fits = int((room - 10) * GIB) // 2
+    assert fits / 2 < small.pages * RANK_TOKEN_BYTES < fits < (
+        plain.pages * RANK_TOKEN_BYTES
+    )
 
 
 def test_hicache_of_nodes_with_other_memories_is_not_the_same(tmp_path: Path) -> None:
