@@ -53,8 +53,8 @@ def run(
 
     `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory.
     With `stripes` the first level is one memory of so many devices, each with `pool_bytes_per_s`,
-    over which KV is spread. Ranks are on `nodes[level]` nodes with a memory of each level. `way_out` is the latency of the cluster's link that what leaves a pool
-    crosses.
+    over which KV is spread. Ranks are on `nodes[level]` nodes with a memory of each level.
+    `way_out` is the latency of the cluster's link that what leaves a pool crosses.
     """
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)

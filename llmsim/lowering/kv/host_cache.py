@@ -108,10 +108,11 @@ def host_cache(
 
     Copies take the time of a rank's share on its link to the host, or of all shares of the ranks of
     a node in its memory. All ranks number their pages alike, so the smallest and the slowest of
-    several nodes decide. Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too
-    small, and NotYetError for groups that compute no prompts, for prefill instances with pipeline
-    stages or ranks in lock-step, and for storage behind pools of windows or states or of several
-    nodes.
+    several nodes decide.
+
+    Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too small,
+    and NotYetError for groups that compute no prompts, for prefill instances with pipeline stages
+    or ranks in lock-step, and for storage behind pools of windows or states or of several nodes.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -232,8 +233,8 @@ def _host(node: int, deployment: Deployment) -> _Host:
 
 def _host_sizes(group: Group, host: _Host, pools: HostPools) -> tuple[int, int, int]:
     """Pages of a rank's host pool, of the one of layers with a window, and states; InfeasibleError
-    where the host's memory does not hold the pools of all its ranks, InputError where they cannot be
-    numbered.
+    where the host's memory does not hold the pools of all its ranks, InputError where they cannot
+    be numbered.
     """
     kinds = (pools.pages, pools.windows, pools.states)
     held = [0 if one is None else _places(group, host, pools, one) for one in kinds]
@@ -245,8 +246,8 @@ def _host_sizes(group: Group, host: _Host, pools: HostPools) -> tuple[int, int, 
     room = host.room
     if wanted > room:
         raise InfeasibleError(
-            f"HiCache's host pool takes {wanted / GB:.1f} GB for each of the {host.ranks} devices of "
-            f"nodes[{host.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
+            f"HiCache's host pool takes {wanted / GB:.1f} GB for each of the {host.ranks} devices "
+            f"of nodes[{host.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
             "10 GiB that stay free; lower hicache_ratio or hicache_size"
         )
     if max(held) > MOST_PAGES:

@@ -156,8 +156,9 @@ def lower_tiers(
 ) -> LoweredTiers:
     """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared
     by them; what is the cluster's is cut into equal parts for all groups, or shared by them. A
-    group on several nodes has a part of each. Weights in the same memory come first. FFN groups keep no KV, and have no part. `pools` has
-    those of other layouts of the same devices; what is shared is the same for all of them.
+    group on several nodes has a part of each. Weights in the same memory come first. FFN groups
+    keep no KV, and have no part. `pools` has those of other layouts of the same devices; what is
+    shared is the same for all of them.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a
     group, or where a group has no prefix cache; InfeasibleError where weights leave no room;

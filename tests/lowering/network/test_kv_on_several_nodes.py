@@ -1,4 +1,4 @@
-"""KV in host memory of instances on several nodes: each rank's share is in the memory of its node."""
+"""KV in host memory of instances on several nodes: each rank's share is on its own node."""
 
 import json
 from pathlib import Path
@@ -64,8 +64,8 @@ def twice(tmp_path: Path, times: int = 1) -> str:
 
 def run(document: dict[str, Any], trace: str, **options: Any) -> Any:
     result = llmsim.run(
-        document, trace, launch_ns=0, cost_source="roofline", request_routing_policy="RR", check_every_step=True,
-        engine_profile="vllm-0.33", **options,
+        document, trace, launch_ns=0, cost_source="roofline", request_routing_policy="RR",
+        check_every_step=True, engine_profile="vllm-0.33", **options,
     )  # fmt: skip
     assert set(result.summary["invariants"].values()) == {"ok"}
     return result
@@ -160,9 +160,7 @@ def test_what_the_first_memory_gives_up_moves_on_from_every_node(tmp_path: Path)
     chunks = 5 * 256 * TOKEN_BYTES / 2 / GIB
     with_memory(document, [SLOW, SLOW], [chunks, chunks])
     document["cxl_mem"] = {"mem_size": 64, "mem_bw": 10, "mem_latency": 0, "num_devices": 1}
-    result = run(
-        document, twice(tmp_path), prefix_storage="CPU+CXL", kv_tier_write="write-back"
-    )
+    result = run(document, twice(tmp_path), prefix_storage="CPU+CXL", kv_tier_write="write-back")
     host, pool = result.summary["kv_tiers"]
     assert host["evicted_chunks"] > 0
     assert pool["written_bytes"] == host["evicted_chunks"] * 256 * TOKEN_BYTES
@@ -244,9 +242,7 @@ def test_hicache_has_pools_of_each_nodes_memory(tmp_path: Path) -> None:
     assert slow.load_ps_per_token == 10 * plain.load_ps_per_token
     assert small.load_ps_per_token == plain.load_ps_per_token
     fits = int((room - 10) * GIB) // 2
-    assert fits / 2 < small.pages * RANK_TOKEN_BYTES < fits < (
-        plain.pages * RANK_TOKEN_BYTES
-    )
+    assert fits / 2 < small.pages * RANK_TOKEN_BYTES < fits < (plain.pages * RANK_TOKEN_BYTES)
 
 
 def test_hicache_of_nodes_with_other_memories_is_not_the_same(tmp_path: Path) -> None:

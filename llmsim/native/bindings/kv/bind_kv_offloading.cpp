@@ -41,9 +41,9 @@ void bind_kv_offloading(nb::module_& m) {
           [](GroupCopiesConfig* group, std::vector<NetworkNodeId> ranks,
              std::vector<NetworkNodeId> hosts, std::vector<std::int64_t> bytes_per_token,
              std::vector<std::int64_t> bytes_stored_per_token) {
-            new (group) GroupCopiesConfig{std::move(ranks), std::move(hosts),
-                                          std::move(bytes_per_token),
-                                          std::move(bytes_stored_per_token)};
+            new (group)
+                GroupCopiesConfig{std::move(ranks), std::move(hosts), std::move(bytes_per_token),
+                                  std::move(bytes_stored_per_token)};
           },
           "ranks"_a, "hosts"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
           "The places of its ranks (none: it offloads nothing) and of the host of each, and the "

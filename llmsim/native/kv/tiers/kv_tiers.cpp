@@ -155,9 +155,8 @@ bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, std::int32_t f
   if (from != kFromDevices) mine.count(from, chunk.bytes);
   if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
   const std::int32_t to = job.pool;
-  std::vector<Operation> operations = from == kFromDevices
-                                          ? from_devices(config, pool.config())
-                                          : handed_on(config, chunk, from, to);
+  std::vector<Operation> operations = from == kFromDevices ? from_devices(config, pool.config())
+                                                           : handed_on(config, chunk, from, to);
   job.transfers = static_cast<std::int32_t>(operations.size());
   const std::uint64_t id = new_job(std::move(job));
   for (Operation& operation : operations) {
