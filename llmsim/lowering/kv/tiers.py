@@ -2,6 +2,7 @@
 cluster's network.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -178,17 +179,19 @@ def lower_tiers(
     pools = TierPools() if pools is None else pools
     members: list[tuple[list[int], list[int], list[int], str]] = []
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
+    with_kv = [group for group in deployment.groups if group.role != "ffn"]
+    on_node = Counter(node for group in with_kv for node in group.nodes)
     for group in deployment.groups:
         mine, per_token = [], bytes_per_token(groups[group.index])
         chosen = zip(options.media, options.evictions, strict=True)
         for medium, eviction in chosen if group.role != "ffn" else ():
+            of_node = medium in OF_NODE
             memories = _memories(deployment, group, network, medium)
             rooms = [
                 _room(deployment, group, memory, weights, medium)
-                // (1 if options.shared else _sharers(deployment, memory, medium))
+                // (1 if options.shared else on_node[memory.node] if of_node else len(with_kv))
                 for memory in memories
             ]
-            of_node = medium in OF_NODE
             owner = (group.node if of_node else 0) if options.shared else group.index
             size = _whole_bytes(rooms, per_token)
             name = f"{medium} of {_owner(group, options, layout, of_node=of_node)}"
@@ -216,13 +219,6 @@ def _room(
             f"leave no room for --prefix-storage {medium} ({room} B)"
         )
     return room
-
-
-def _sharers(deployment: Deployment, memory: "_Memory", medium: Medium) -> int:
-    """Groups with KV that have a part of it."""
-    of_node = medium in OF_NODE
-    with_kv = (group for group in deployment.groups if group.role != "ffn")
-    return sum(memory.node in group.nodes or not of_node for group in with_kv)
 
 
 def _whole_bytes(rooms: Sequence[int], per_token: Sequence[int]) -> int:
