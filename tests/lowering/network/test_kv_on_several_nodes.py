@@ -166,6 +166,27 @@ def test_what_the_first_memory_gives_up_moves_on_from_every_node(tmp_path: Path)
     assert pool["written_bytes"] == host["evicted_chunks"] * 256 * TOKEN_BYTES
 
 
+@pytest.mark.parametrize("asked", [{"prefix_storage": "CPU"}, {"kv_offloading_size": 4}])
+def test_both_nodes_draw_the_energy_of_what_they_move(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    """6 pJ for each bit to or from host memory, which are those of one node."""
+    power = {
+        "base_node_power": 0,
+        "npu": {"H100": {"idle_power": 1, "standby_power": 1, "active_power": 1}
+                | {"standby_duration": 1}},
+        "dram": {"dimm_size": 64, "idle_power": 0, "energy_per_bit": 6},
+    }  # fmt: skip
+    drawn = []
+    for document in (two_nodes(tmp_path, [SLOW, SLOW]), one_node(tmp_path, 2 * SLOW)):
+        for node in document["nodes"]:
+            node["power"] = power
+        result = run(document, twice(tmp_path), **asked)
+        drawn.append(result.summary["energy"]["components_j"]["dram"])
+    tokens = 2 * 1024 + (LOADED if "prefix_storage" in asked else 1024)
+    assert drawn[0] == drawn[1] == pytest.approx(tokens * TOKEN_BYTES * 8 * 6e-12, rel=1e-6)
+
+
 def offloading(result: Any) -> dict[str, int]:
     found: dict[str, int] = result.summary["kv_offloading"]
     return found
