@@ -2048,8 +2048,10 @@ class KvTiersConfig:
         parks: who recalls is parked alone; else its batch waits. shared: pools outlive groups.
         """
 
-    def add_pool(self, name: str, capacity_bytes: int, eviction: TierEviction, place: int, queue_depth: int = 0, read_latency_ps: int = 0, write_latency_ps: int = 0) -> int:
-        """Returns the pool's number. queue_depth 0: a memory."""
+    def add_pool(self, name: str, capacity_bytes: int, eviction: TierEviction, places: Sequence[int], queue_depth: int = 0, read_latency_ps: int = 0, write_latency_ps: int = 0) -> int:
+        """
+        Returns the pool's number. places: a memory of each node that the ranks are on. queue_depth 0: a memory.
+        """
 
     def stripe(self, place: int, stripes: Sequence[int]) -> None:
         """
@@ -2125,9 +2127,9 @@ class OffloadingConfig:
 class OffloadingCopies:
     """How a group's KV comes to host memory and back."""
 
-    def __init__(self, ranks: Sequence[int], host: int, bytes_per_token: Sequence[int], bytes_stored_per_token: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], hosts: Sequence[int], bytes_per_token: Sequence[int], bytes_stored_per_token: Sequence[int]) -> None:
         """
-        The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a token that each loads and stores.
+        The places of its ranks (none: it offloads nothing) and of the host of each, and the bytes of a token that each loads and stores.
         """
 
 class PoolsBelow:

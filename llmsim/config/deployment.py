@@ -198,6 +198,11 @@ class Group(Struct, frozen=True):
         return self.num_devices // self.nnodes
 
     @property
+    def nodes(self) -> range:
+        """Numbers of the nodes that its devices are on."""
+        return range(self.node, self.node + self.nnodes)
+
+    @property
     def role(self) -> str | None:
         """`pd_type` as the cluster file has it."""
         return self.pd_type if self.afd is None else self.afd.domain
@@ -234,6 +239,10 @@ class Deployment(Struct, frozen=True):
     devices_per_node: int | None = None
     """Of layouts, whose groups may span nodes: devices lie on nodes in order. None: each group is
     on its node."""
+
+    def devices_on(self, node: int) -> int:
+        """Devices of all groups on a node."""
+        return sum(group.devices_on_node for group in self.groups if node in group.nodes)
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

@@ -215,7 +215,16 @@ def _kind(
         engine,
         clock_ppm(deployment.accelerator_power(group)),
         *((group.node, repr(group.offloading)) if offloads else ()),
+        *(_hosts_key(deployment, group) if group.engine.enable_hierarchical_cache else ()),
         *(() if routes is None else routes.signature(routes.domain(deployment, group))),
+    )
+
+
+def _hosts_key(deployment: Deployment, group: Group) -> tuple[object, ...]:
+    """What the host pools of a group depend on, by node."""
+    nodes = (deployment.nodes[node] for node in group.nodes)
+    return tuple(
+        (node.host_memory, node.storage, deployment.devices_on(node.index)) for node in nodes
     )
 
 

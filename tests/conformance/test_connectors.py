@@ -143,7 +143,7 @@ def test_pools_that_need_to_know_of_lost_blocks_are_refused() -> None:
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     ports = [(network.add_link(10**9, 0), network.add_link(10**9, 0)) for _ in range(2)]
     places = [network.add_place(i, port, port) for i, port in enumerate(ports)]
-    parts.add_pool("pool", 10**6, _native.TierEviction.LRU, places[1])
+    parts.add_pool("pool", 10**6, _native.TierEviction.LRU, [places[1]])
     parts.add_group([0], [places[0]], 4, [1], 0)
     made: list[Any] = []
 

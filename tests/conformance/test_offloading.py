@@ -275,7 +275,7 @@ def test_a_scheduler_in_python_asks_for_copies_one_after_the_other() -> None:
 
 
 def test_offloading_is_refused_where_it_cannot_be() -> None:
-    group = _native.OffloadingCopies([0], 1, [1000], [1000])
+    group = _native.OffloadingCopies([0], [1], [1000], [1000])
     empty = np.empty(0, np.int64)
     source = _native.Source(
         empty, *[empty.astype(np.int32)] * 2, empty.astype(np.int16), empty.astype(np.int32), empty,

@@ -175,7 +175,7 @@ def run(
     chunk = 2 * cluster.block_size
     if cluster.tier_chunks >= 0:
         size = cluster.tier_chunks * chunk * cluster.bytes_per_token
-        tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
+        tiers.add_pool("pool", size, _native.TierEviction.LRU, [memory])
     places, groups = [], []
     for index, (role, blocks) in enumerate(
         zip(roles, cluster.prefill + cluster.decode + cluster.both, strict=True)

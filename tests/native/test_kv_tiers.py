@@ -46,14 +46,15 @@ def run(
     stripes: int = 0,
     stripes_depth: int = 0,
     way_out: int = 0,
+    nodes: tuple[int, ...] = (1, 1, 1),
 ) -> Any:
     """Rows of (arrival in ps, prompt, output); every group has the pools of `capacity_chunks`, in
     order of lookup.
 
     `storage`: queue depth, read and write latency of every pool; 0 operations at once is a memory.
     With `stripes` the first level is one memory of so many devices, each with `pool_bytes_per_s`,
-    over which KV is spread. `way_out` is the latency of the cluster's link that what leaves a pool
-    crosses.
+    over which KV is spread. Ranks are on `nodes[level]` nodes with a memory of each level.
+    `way_out` is the latency of the cluster's link that what leaves a pool crosses.
     """
     network = _native.NetworkConfig(_native.Sharing.FAIR)
     config = _native.KvTiersConfig(getattr(_native.TierWrite, write), parks)
@@ -75,13 +76,13 @@ def run(
         for owner in range(1 if shared else groups):
             striped = stripes and level == 0
             if not striped or owner == 0:
-                place = add_memory()
+                places = [add_memory() for _ in range(nodes[level])]
             size, how = (
                 chunks * CHUNK * BYTES * ranks,
                 (stripes_depth, 0, 0) if striped else storage,
             )
             pool = config.add_pool(
-                f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), place, *how
+                f"{level}.{owner}", size, getattr(_native.TierEviction, eviction), places, *how
             )
             for group in range(groups) if shared else (owner,):
                 lists[group].append(pool)
@@ -299,6 +300,27 @@ def test_what_a_pool_hands_to_the_next_pays_the_latency_of_its_link() -> None:
     at_once, late = (run(rows, **given, way_out=way) for way in (0, latency))
     assert late.kv_tiers()[1]["written_chunks"] == 2
     assert late.now_ps > latency > at_once.now_ps
+
+
+@pytest.mark.parametrize(("nodes", "times"), [((1, 2), 4), ((2, 1), 2), ((2, 2), 2)])
+def test_ranks_on_two_nodes_have_their_shares_in_memories_of_their_own(
+    nodes: tuple[int, int], times: int
+) -> None:
+    """The last prompt waits until two chunks of two ranks have come to the first pool, beside as
+    many that it hands on. Each of its memories carries the shares of its ranks twice.
+    """
+    rows = [(at * LATER, 17, 1) for at in range(3)]
+    keys = [SAME, [5, 6, 7, 8], [9, 10, 11, 12]]
+    sim = run(
+        rows, keys=keys, write="BACK", blocks=6, capacity_chunks=(2, 100), ranks=2,
+        pool_bytes_per_s=10**6, nodes=nodes,
+    )  # fmt: skip
+    share = 2 * CHUNK * BYTES * 10**6
+    assert sim.requests()["finish_ps"][2] == 2 * LATER + times * share + step(17)
+    first, second = sim.kv_tiers()
+    assert first["written_bytes"] == 2 * second["written_bytes"] == 2 * 2 * 2 * CHUNK * BYTES
+    with pytest.raises(ValueError, match="several memories with a queue depth"):
+        run(rows, keys=keys, ranks=2, nodes=(2,), storage=(1, 0, 0))
 
 
 def test_a_load_begins_when_the_blocks_it_takes_have_been_written_back() -> None:

@@ -262,9 +262,7 @@ def _power_plan(
     return PowerPlan(
         nodes=nodes,
         pool=deployment.pool_power,
-        nodes_of_group=tuple(
-            tuple(range(group.node, group.node + group.nnodes)) for group in deployment.groups
-        ),
+        nodes_of_group=tuple(tuple(group.nodes) for group in deployment.groups),
         hardware_of_group=tuple(group.hardware for group in deployment.groups),
         devices_of_group=tuple(group.num_devices for group in deployment.groups),
     )

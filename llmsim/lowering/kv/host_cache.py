@@ -1,5 +1,6 @@
 """The host pool of SGLang's hierarchical cache (HiCache) of a group, and what its copies take."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -105,10 +106,13 @@ def host_cache(
     """The host pools of a group, which every rank has for its share of the KV, beside those of the
     device; empty if HiCache is off.
 
-    Copies take the time of a rank's share on its link to the host, or of all ranks' shares in host
-    memory. Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too
-    small, and NotYetError for groups that compute no prompts, for prefill instances with pipeline
-    stages or ranks in lock-step, and for storage behind pools of windows or states.
+    Copies take the time of a rank's share on its link to the host, or of all shares of the ranks of
+    a node in its memory. All ranks number their pages alike, so the smallest and the slowest of
+    several nodes decide.
+
+    Raises InputError without a host memory or with `tiers`, InfeasibleError where it is too small,
+    and NotYetError for groups that compute no prompts, for prefill instances with pipeline stages
+    or ranks in lock-step, and for storage behind pools of windows or states or of several nodes.
     """
     native = _native.HostCacheConfig()
     engine = group.engine
@@ -120,15 +124,15 @@ def host_cache(
             "same KV in other pools; remove one of them"
         )
     _refuse(group, model, pools)
-    memory = _host_memory(group, deployment)
-    ranks = sum(one.num_devices for one in deployment.groups if one.node == group.node)
-    pages, windows, states = _host_sizes(group, memory, ranks, pools)
+    hosts = [_host(node, deployment) for node in group.nodes]
+    smallest = min(hosts, key=lambda host: host.room)
+    pages, windows, states = _host_sizes(group, smallest, pools)
     native.pages, native.window_pages, native.states = pages, windows, states
     native.write = HOST_WRITES[engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]]
-    _time_copies(native, group, deployment, memory, pools)
+    _time_copies(native, group, deployment, [host.memory for host in hosts], pools)
     native.layers = -(-model.num_layers // group.pp)
     if engine.hicache_storage_backend is not None:
-        native.storage = _storage(group, deployment, ranks, pools.pages.size_bytes)
+        native.storage = _storage(group, deployment, smallest.ranks, pools.pages.size_bytes)
     return native
 
 
@@ -136,20 +140,21 @@ def _time_copies(
     native: "_native.HostCacheConfig",
     group: Group,
     deployment: Deployment,
-    memory: MemorySpec,
+    memories: Sequence[MemorySpec],
     pools: HostPools,
 ) -> None:
     link = deployment.link
     bandwidth = link.bandwidth_bytes_per_s
     rate = min(
         bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
-        memory.bandwidth_bytes_per_s // group.num_devices,
+        min(memory.bandwidth_bytes_per_s for memory in memories) // group.devices_on_node,
     )
 
     def copy_ps(pool: HostPool | None) -> int:
         return 0 if pool is None else -(-pool.size_bytes * PS_PER_S // rate)
 
-    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + memory.latency_ps
+    latency_ps = max(memory.latency_ps for memory in memories)
+    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + latency_ps
     native.load_ps_per_token = native.write_ps_per_token = copy_ps(pools.pages)
     native.load_ps_per_window_token = native.write_ps_per_window_token = copy_ps(pools.windows)
     native.load_ps_per_state = native.write_ps_per_state = copy_ps(pools.states)
@@ -203,35 +208,46 @@ def _storage_of(group: Group, deployment: Deployment) -> StorageSpec:
     return spec
 
 
-def _host_memory(group: Group, deployment: Deployment) -> MemorySpec:
-    memory = deployment.nodes[group.node].host_memory
+class _Host(Struct, frozen=True):
+    """A node, whose memory all devices that are on it share, `ranks` of them."""
+
+    node: int
+    memory: MemorySpec
+    ranks: int
+
+    @property
+    def room(self) -> int:
+        """Bytes of each rank."""
+        return (self.memory.capacity_bytes - RESERVED_BYTES) // self.ranks
+
+
+def _host(node: int, deployment: Deployment) -> _Host:
+    memory = deployment.nodes[node].host_memory
     if memory is None:
         raise InputError(
-            f"enable_hierarchical_cache is true, but nodes[{group.node}] has no cpu_mem, which "
+            f"enable_hierarchical_cache is true, but nodes[{node}] has no cpu_mem, which "
             "holds the KV; give it one"
         )
-    return memory
+    return _Host(node, memory, deployment.devices_on(node))
 
 
-def _host_sizes(
-    group: Group, memory: MemorySpec, ranks: int, pools: HostPools
-) -> tuple[int, int, int]:
+def _host_sizes(group: Group, host: _Host, pools: HostPools) -> tuple[int, int, int]:
     """Pages of a rank's host pool, of the one of layers with a window, and states; InfeasibleError
-    where the node's memory does not hold the pools of all `ranks`, InputError where they cannot be
-    numbered.
+    where the host's memory does not hold the pools of all its ranks, InputError where they cannot
+    be numbered.
     """
     kinds = (pools.pages, pools.windows, pools.states)
-    held = [0 if one is None else _places(group, memory, ranks, pools, one) for one in kinds]
+    held = [0 if one is None else _places(group, host, pools, one) for one in kinds]
     wanted = sum(
         places * one.page * one.size_bytes
         for places, one in zip(held, kinds, strict=True)
         if one is not None
     )
-    room = (memory.capacity_bytes - RESERVED_BYTES) // ranks
+    room = host.room
     if wanted > room:
         raise InfeasibleError(
-            f"HiCache's host pool takes {wanted / GB:.1f} GB for each of the {ranks} devices of "
-            f"nodes[{group.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
+            f"HiCache's host pool takes {wanted / GB:.1f} GB for each of the {host.ranks} devices "
+            f"of nodes[{host.node}], whose cpu_mem has {max(0, room) / GB:.1f} GB for each behind "
             "10 GiB that stay free; lower hicache_ratio or hicache_size"
         )
     if max(held) > MOST_PAGES:
@@ -243,7 +259,7 @@ def _host_sizes(
     return pages, windows, states
 
 
-def _places(group: Group, memory: MemorySpec, ranks: int, pools: HostPools, pool: HostPool) -> int:
+def _places(group: Group, host: _Host, pools: HostPools, pool: HostPool) -> int:
     """Of a host pool, pages or states: by its share of hicache_size, or so many times as many as
     the device has.
     """
@@ -254,7 +270,7 @@ def _places(group: Group, memory: MemorySpec, ranks: int, pools: HostPools, pool
         return host_pages(share // (pool.size_bytes - pool.beside), pool.page)
     ratio = engine.hicache_ratio
     if ratio is None:
-        room = max(0, memory.capacity_bytes - RESERVED_BYTES) / ranks * DEFAULT_SHARE
+        room = max(0, host.memory.capacity_bytes - RESERVED_BYTES) / host.ranks * DEFAULT_SHARE
         on_device = sum(one.on_device * one.size_bytes for one in pools.all)
         ratio = min(DEFAULT_RATIO, room / on_device)
     return host_pages(int(pool.on_device * ratio), pool.page)
@@ -276,6 +292,7 @@ def _refuse(group: Group, model: ModelConfig, pools: HostPools) -> None:
         ("pipeline stages (pp_size) of a prefill instance", group.pp > 1 and plays_role),
         ("data-parallel ranks of a prefill instance", plays_role and members_of(group, model) > 1),
         ("storage behind layers with states or windows", _stores_less(group, pools)),
+        ("storage behind an instance on several nodes (nnodes)", _stores_apart(group)),
     ):
         if there:
             raise NotYetError(
@@ -286,6 +303,10 @@ def _refuse(group: Group, model: ModelConfig, pools: HostPools) -> None:
 
 def _is_apart(group: Group) -> bool:
     return group.pd_type == "decode" or group.afd is not None
+
+
+def _stores_apart(group: Group) -> bool:
+    return group.engine.hicache_storage_backend is not None and group.nnodes > 1
 
 
 def _stores_less(group: Group, pools: HostPools) -> bool:

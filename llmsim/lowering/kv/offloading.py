@@ -83,7 +83,7 @@ def offloading_config(
     tokens = engine.block_size * layout.context_ranks * native.blocks_per_chunk
     budget = engine.kv_offloading_sync_load_budget_bytes or 0
     native.sync_load_tokens = budget // sizes[0]
-    copies = _stored(model, layout, sizes)
+    copies = _stored(group, model, layout, sizes)
     chunk = -(-sum(copies) * tokens // PAGE_BYTES) * PAGE_BYTES
     native.num_chunks = _size_bytes(engine) // chunk
     if native.num_chunks == 0:
@@ -117,24 +117,33 @@ def offloading_copies(
                 f"{deployment.cluster_path}: {place.field_path}: its KV cache is in the node's "
                 f"memory, where it attends; leave {OPTION} out"
             )
-        sizes, host = bytes_per_token(group), network.hosts[place.node]
-        assert host is not None  # the node has a memory
-        stored = _stored(group.model, group.layout, sizes)
-        ranks = list(network.devices[place.index])
-        copies.append(_native.OffloadingCopies(ranks, host, sizes, stored))
+        sizes, ranks = bytes_per_token(group), list(network.devices[place.index])
+        stored = _stored(place, group.model, group.layout, sizes)
+        copies.append(_native.OffloadingCopies(ranks, _hosts(place, network), sizes, stored))
     return tuple(copies)
+
+
+def _hosts(group: Group, network: ClusterNetwork) -> list[int]:
+    """By rank, the place of the memory of its node; all of them have one."""
+    hosts = []
+    for node in group.nodes:
+        host = network.hosts[node]
+        assert host is not None  # it has been checked
+        hosts += [host] * group.devices_on_node
+    return hosts
 
 
 def no_copies() -> "_native.OffloadingCopies":
     """Of a group that offloads nothing."""
-    return _native.OffloadingCopies([], 0, [], [])
+    return _native.OffloadingCopies([], [], [], [])
 
 
-def _stored(model: ModelConfig, layout: Layout, sizes: Sequence[int]) -> list[int]:
-    """Bytes of a token that each rank stores: tensor-parallel ranks that all keep the same latents
-    store them once (vLLM: replicated_layout).
+def _stored(group: Group, model: ModelConfig, layout: Layout, sizes: Sequence[int]) -> list[int]:
+    """Bytes of a token that each rank stores: tensor-parallel ranks of one node that all keep the
+    same latents store them once (vLLM: replicated_layout, which asks for nnodes_within_dp 1).
     """
     same = model.latent is not None and layout.pp == 1 and layout.context_ranks == 1
+    same = same and group.nnodes == 1
     return [sizes[0], *[0] * (len(sizes) - 1)] if same else list(sizes)
 
 
@@ -143,9 +152,13 @@ def _size_bytes(engine: EngineArgs) -> int:
 
 
 def _check_memories(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> None:
+    """An engine over several nodes needs all of its bytes on each of them: every host has a file
+    of that size, which is pinned as a whole (v1/kv_offload/cpu/shared_offload_region.py,
+    gpu_worker.py).
+    """
     weights = weights_in(deployment, groups)
-    for node in sorted({group.node for group in deployment.groups}):
-        engines = [group.engine for group in deployment.groups if group.node == node]
+    for node in sorted({node for group in deployment.groups for node in group.nodes}):
+        engines = [group.engine for group in deployment.groups if node in group.nodes]
         wanted = sum(_size_bytes(engine) for engine in engines)
         if wanted == 0:
             continue

@@ -2,6 +2,7 @@
 cluster's network.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -128,8 +129,8 @@ def _evictions(text: str, count: int) -> tuple[str, ...]:
     return tuple(names) if len(names) == count else tuple(names) * count
 
 
-_Pool = tuple[str, int, "_native.TierEviction", int, int, int, int]
-"""Name, bytes, eviction, place, queue depth, and latencies of a read and of a write."""
+_Pool = tuple[str, int, "_native.TierEviction", list[int], int, int, int]
+"""Name, bytes, eviction, places, queue depth, and latencies of a read and of a write."""
 
 
 class TierPools(Struct):
@@ -155,13 +156,15 @@ def lower_tiers(
     layout: str | None = None,
 ) -> LoweredTiers:
     """The pools of a deployment. What is a node's is cut into equal parts for its groups, or shared
-    by them; what is the cluster's is cut into equal parts for all groups, or shared by them.
-    Weights in the same memory come first. FFN groups keep no KV, and have no part. `pools` has
-    those of other layouts of the same devices; what is shared is the same for all of them.
+    by them; what is the cluster's is cut into equal parts for all groups, or shared by them. A
+    group on several nodes has a part of each. Weights in the same memory come first. FFN groups
+    keep no KV, and have no part. `pools` has those of other layouts of the same devices; what is
+    shared is the same for all of them.
 
     Raises InputError where the file declares no such memory, where a chunk is not whole blocks of a
     group, or where a group has no prefix cache; InfeasibleError where weights leave no room;
-    NotYetError for schedulers that cannot park requests.
+    NotYetError for schedulers that cannot park requests, and for groups on several nodes with
+    storage of a node or a shared pool in host memory.
     """
     weights = weights_in(deployment, groups)
     for group in deployment.groups:
@@ -177,28 +180,54 @@ def lower_tiers(
     members: list[tuple[list[int], list[int], list[int], str]] = []
     models = tuple(dict.fromkeys(group.model_name for group in deployment.groups))
     with_kv = [group for group in deployment.groups if group.role != "ffn"]
+    on_node = Counter(node for group in with_kv for node in group.nodes)
     for group in deployment.groups:
-        mine = []
+        mine, per_token = [], bytes_per_token(groups[group.index])
         chosen = zip(options.media, options.evictions, strict=True)
         for medium, eviction in chosen if group.role != "ffn" else ():
-            memory = _memory(deployment, group, network, medium)
-            room = memory.capacity_bytes - _weights(weights, group, medium)
-            if room <= 0:
-                raise InfeasibleError(
-                    f"{deployment.cluster_path}: {group.field_path}: the weights in that memory "
-                    f"leave no room for --prefix-storage {medium} ({room} B)"
-                )
             of_node = medium in OF_NODE
+            memories = _memories(deployment, group, network, medium)
+            rooms = [
+                _room(deployment, group, memory, weights, medium)
+                // (1 if options.shared else on_node[memory.node] if of_node else len(with_kv))
+                for memory in memories
+            ]
             owner = (group.node if of_node else 0) if options.shared else group.index
-            sharers = sum(one.node == group.node or not of_node for one in with_kv)
-            size = room // (1 if options.shared else sharers)
+            size = _whole_bytes(rooms, per_token)
             name = f"{medium} of {_owner(group, options, layout, of_node=of_node)}"
             key = medium, owner, None if options.shared else layout
-            how = EVICTION[eviction], memory.place, *memory.operations
+            places = [memory.place for memory in memories]
+            how = EVICTION[eviction], places, *memories[0].operations
             mine.append(pools.number(key, (name, size, *how)))
-        ranks, per_token = list(network.devices[group.index]), bytes_per_token(groups[group.index])
+        ranks = list(network.devices[group.index])
         members.append((mine, ranks, per_token, group.model_name))
     return LoweredTiers(network, _config(options, network, pools, members, models))
+
+
+def _room(
+    deployment: Deployment,
+    group: Group,
+    memory: "_Memory",
+    weights: Mapping[Memory, int],
+    medium: Medium,
+) -> int:
+    """What weights leave of a memory."""
+    room = memory.capacity_bytes - _weights(weights, memory.node, medium)
+    if room <= 0:
+        raise InfeasibleError(
+            f"{deployment.cluster_path}: {group.field_path}: the weights in that memory "
+            f"leave no room for --prefix-storage {medium} ({room} B)"
+        )
+    return room
+
+
+def _whole_bytes(rooms: Sequence[int], per_token: Sequence[int]) -> int:
+    """Bytes of all ranks that a pool holds whose memories have `rooms` for the shares of as many
+    of the ranks each: that which is full first has as many tokens as the pool.
+    """
+    ranks, total = len(per_token) // len(rooms), sum(per_token)
+    shares = [sum(per_token[i * ranks : (i + 1) * ranks]) for i in range(len(rooms))]
+    return min(room * total // share for room, share in zip(rooms, shares, strict=True))
 
 
 def _owner(group: Group, options: KvTierOptions, layout: str | None, *, of_node: bool) -> str:
@@ -226,14 +255,14 @@ def _config(
     return config
 
 
-def _weights(weights: Mapping[Memory, int], group: Group, medium: Medium) -> int:
+def _weights(weights: Mapping[Memory, int], node: int, medium: Medium) -> int:
     """Bytes of weights in the memory that holds the pool; the cluster's pool is spread over all of
     its devices.
     """
     if medium == "CPU":
-        return weights.get((group.node, HOST), 0)
+        return weights.get((node, HOST), 0)
     if medium == "CXL":
-        return sum(size for (node, _), size in weights.items() if node == EVERY_NODE)
+        return sum(size for (where, _), size in weights.items() if where == EVERY_NODE)
     return 0
 
 
@@ -259,30 +288,38 @@ def rank_bytes_per_token(
 
 
 class _Memory(Struct, frozen=True):
+    node: int
+    """Which the group is on; a memory of the cluster is near to all."""
     place: int
     capacity_bytes: int
     operations: tuple[int, int, int] = (0, 0, 0)
     """Queue depth, latency of reads and of writes; a memory has none."""
 
 
-def _memory(
+def _memories(
     deployment: Deployment, group: Group, network: ClusterNetwork, medium: Medium
+) -> list[_Memory]:
+    """That of each of the group's nodes, or that of the cluster."""
+    nodes = group.nodes if medium in OF_NODE else (group.node,)
+    return [_memory(deployment, network, medium, node) for node in nodes]
+
+
+def _memory(
+    deployment: Deployment, network: ClusterNetwork, medium: Medium, number: int
 ) -> _Memory:
-    if medium in OF_NODE and group.nnodes > 1:
-        raise memory_of_several_nodes(deployment, group, f"--prefix-storage {medium}")
-    node = deployment.nodes[group.node]
+    node = deployment.nodes[number]
     if medium == "CPU" and node.host_memory is not None:
-        return _Memory(_placed(network.hosts[group.node]), node.host_memory.capacity_bytes)
+        return _Memory(number, _placed(network.hosts[number]), node.host_memory.capacity_bytes)
     if medium == "CXL" and deployment.pool is not None:
-        return _Memory(_placed(network.pool), deployment.pool.whole.capacity_bytes)
+        return _Memory(number, _placed(network.pool), deployment.pool.whole.capacity_bytes)
     storage = (
         node.storage if medium == "SSD" else deployment.storage if medium == "NVMEOF" else None
     )
     if storage is None:
         what, where = {
-            "CPU": ("cpu_mem", f"nodes[{group.node}]"),
+            "CPU": ("cpu_mem", f"nodes[{number}]"),
             "CXL": ("cxl_mem", "it"),
-            "SSD": ("storage", f"nodes[{group.node}]"),
+            "SSD": ("storage", f"nodes[{number}]"),
             "NVMEOF": ("storage of the cluster", "it"),
         }[medium]
         raise InputError(
@@ -290,8 +327,8 @@ def _memory(
             "keeps KV in"
         )
     operations = storage.queue_depth, storage.read_latency_ps, storage.write_latency_ps
-    place = network.drives[group.node] if medium == "SSD" else network.storage
-    return _Memory(_placed(place), storage.capacity_bytes, operations)
+    place = network.drives[number] if medium == "SSD" else network.storage
+    return _Memory(number, _placed(place), storage.capacity_bytes, operations)
 
 
 def _placed(place: int | None) -> int:
@@ -303,6 +340,10 @@ def _check(
     deployment: Deployment, group: Group, engine: EngineArgs, options: KvTierOptions
 ) -> None:
     where = f"{deployment.cluster_path}: {group.field_path}"
+    if group.nnodes > 1 and "SSD" in options.media:
+        raise memory_of_several_nodes(deployment, group, "--prefix-storage SSD")
+    if group.nnodes > 1 and "CPU" in options.media and options.shared:
+        raise memory_of_several_nodes(deployment, group, "--enable-prefix-sharing")
     reason = KINDS[engine.scheduler].lacks.get("kv_tier_recall")
     if RECALL[options.recall] and reason is not None:
         raise InputError(

@@ -54,8 +54,6 @@ def _asked_of_the_node(group: Group) -> str:
         "weights in cpu": any(entry.weights == HOST for entry in entries),
         "operator_devices beside its accelerators": set(devices.values()) - {"npu"},
         "enable_attn_offloading": group.offloading.attention,
-        "kv_offloading_size": group.engine.kv_offloading_size,
-        "enable_hierarchical_cache": group.engine.enable_hierarchical_cache,
     }
     return next((what for what, wanted in asked.items() if wanted), "")
 

@@ -107,7 +107,7 @@ def _pool(case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
     device, memory = place(), place()
     chunk = connector["chunk_blocks"] * case["config"]["block_size"]
     size = connector["pool_chunks"] * chunk * BYTES_PER_TOKEN
-    tiers.add_pool("pool", size, _native.TierEviction.LRU, memory)
+    tiers.add_pool("pool", size, _native.TierEviction.LRU, [memory])
     tiers.add_group([0], [device], chunk, [BYTES_PER_TOKEN], 0)
     return {"kv_tiers": tiers}
 
@@ -117,7 +117,7 @@ def _offloading(
 ) -> dict[str, Any]:
     device, host = place(), place()
     bytes_per_token = [BYTES_PER_TOKEN]
-    copies = _native.OffloadingCopies([device], host, bytes_per_token, bytes_per_token)
+    copies = _native.OffloadingCopies([device], [host], bytes_per_token, bytes_per_token)
     return {"kv_offloading": [copies]}
 
 

@@ -179,7 +179,6 @@ def test_a_node_without_instances_belongs_to_one_before_it(tmp_path: Path) -> No
     "asked",
     [
         {"placement": {"default": {"weights": "cpu"}}},
-        {"kv_offloading_size": 4.0, "engine_profile": "vllm-0.33"},
         {"operator_devices": {"lm_head": "cpu"}},
     ],
 )

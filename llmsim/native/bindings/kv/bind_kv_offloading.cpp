@@ -38,15 +38,16 @@ void bind_kv_offloading(nb::module_& m) {
                                 "How a group's KV comes to host memory and back.")
       .def(
           "__init__",
-          [](GroupCopiesConfig* group, std::vector<NetworkNodeId> ranks, NetworkNodeId host,
-             std::vector<std::int64_t> bytes_per_token,
+          [](GroupCopiesConfig* group, std::vector<NetworkNodeId> ranks,
+             std::vector<NetworkNodeId> hosts, std::vector<std::int64_t> bytes_per_token,
              std::vector<std::int64_t> bytes_stored_per_token) {
-            new (group) GroupCopiesConfig{std::move(ranks), host, std::move(bytes_per_token),
-                                          std::move(bytes_stored_per_token)};
+            new (group)
+                GroupCopiesConfig{std::move(ranks), std::move(hosts), std::move(bytes_per_token),
+                                  std::move(bytes_stored_per_token)};
           },
-          "ranks"_a, "host"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
-          "The places of its ranks (none: it offloads nothing) and of its host, and the bytes of a "
-          "token that each loads and stores.");
+          "ranks"_a, "hosts"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
+          "The places of its ranks (none: it offloads nothing) and of the host of each, and the "
+          "bytes of a token that each loads and stores.");
 }
 
 }  // namespace llmsim

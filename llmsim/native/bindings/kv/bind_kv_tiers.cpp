@@ -32,15 +32,16 @@ void bind_kv_tiers(nb::module_& m) {
       .def(
           "add_pool",
           [](KvTiersConfig& config, const std::string& name, std::int64_t capacity_bytes,
-             TierEviction eviction, NetworkNodeId place, std::int32_t queue_depth,
+             TierEviction eviction, std::vector<NetworkNodeId> places, std::int32_t queue_depth,
              Ps read_latency_ps, Ps write_latency_ps) {
-            config.pools.push_back({name, capacity_bytes, eviction, place, queue_depth,
+            config.pools.push_back({name, capacity_bytes, eviction, std::move(places), queue_depth,
                                     read_latency_ps, write_latency_ps});
             return config.pools.size() - 1;
           },
-          "name"_a, "capacity_bytes"_a, "eviction"_a, "place"_a, "queue_depth"_a = 0,
+          "name"_a, "capacity_bytes"_a, "eviction"_a, "places"_a, "queue_depth"_a = 0,
           "read_latency_ps"_a = 0, "write_latency_ps"_a = 0,
-          "Returns the pool's number. queue_depth 0: a memory.")
+          "Returns the pool's number. places: a memory of each node that the ranks are on. "
+          "queue_depth 0: a memory.")
       .def(
           "stripe",
           [](KvTiersConfig& config, NetworkNodeId place, std::vector<NetworkNodeId> stripes) {

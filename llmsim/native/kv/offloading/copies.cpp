@@ -61,8 +61,8 @@ void GroupCopies::begin(std::size_t index, Ps now) {
   const std::uint64_t token = static_cast<std::uint64_t>(group_) * kQueues + index;
   queue.transfers = static_cast<std::int32_t>(config_.ranks.size());
   for (std::size_t rank = 0; rank < config_.ranks.size(); ++rank) {
-    const NetworkNodeId from = loads ? config_.host : config_.ranks[rank],
-                        to = loads ? config_.ranks[rank] : config_.host;
+    const NetworkNodeId device = config_.ranks[rank], host = config_.hosts[rank];
+    const NetworkNodeId from = loads ? host : device, to = loads ? device : host;
     const auto& per_token = loads ? config_.bytes_per_token : config_.bytes_stored_per_token;
     SharedNetwork& network = copies_.network_;
     moved_.front().second += tokens * per_token[rank];
@@ -91,8 +91,10 @@ bool GroupCopies::consistent() const {
 
 void OffloadingCopies::add_group(const GroupCopiesConfig& config) {
   const std::size_t ranks = config.ranks.size();
-  if (config.bytes_per_token.size() != ranks || config.bytes_stored_per_token.size() != ranks)
-    throw std::invalid_argument("a group that offloads KV needs the bytes of a token of each rank");
+  if (config.hosts.size() != ranks || config.bytes_per_token.size() != ranks ||
+      config.bytes_stored_per_token.size() != ranks)
+    throw std::invalid_argument(
+        "a group that offloads KV needs the host and the bytes of a token of each rank");
   const auto no_bytes = [](std::int64_t bytes) { return bytes < 1; };
   if (std::ranges::any_of(config.bytes_per_token, no_bytes))
     throw std::invalid_argument("a rank that offloads KV needs at least a byte of each token");

@@ -26,9 +26,9 @@
 namespace llmsim {
 
 struct GroupCopiesConfig {
-  std::vector<NetworkNodeId> ranks;  // its devices; none: it offloads nothing
-  NetworkNodeId host = 0;
-  std::vector<std::int64_t> bytes_per_token;         // of each rank, to its device
+  std::vector<NetworkNodeId> ranks;           // its devices; none: it offloads nothing
+  std::vector<NetworkNodeId> hosts;           // of each rank, the memory of the node that it is on
+  std::vector<std::int64_t> bytes_per_token;  // of each rank, to its device
   std::vector<std::int64_t> bytes_stored_per_token;  // of each rank, to the host
 };
 

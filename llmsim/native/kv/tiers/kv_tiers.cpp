@@ -6,7 +6,7 @@
 namespace llmsim {
 
 namespace {
-constexpr NetworkNodeId kFromDevices = -1;
+constexpr std::int32_t kFromDevices = -1;
 }  // namespace
 
 KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbacks)
@@ -18,7 +18,10 @@ KvTiers::KvTiers(KvTiersConfig config, SharedNetwork& network, Callbacks callbac
     if (pool.capacity_bytes < 0) throw std::invalid_argument("a pool of KV of a negative size");
     if (pool.queue_depth < 0 || pool.read_latency < 0 || pool.write_latency < 0)
       throw std::invalid_argument("a pool of KV with a negative queue depth or latency");
-    if (pool.queue_depth > 0 && pool.place == config_.striped && !config_.stripes.empty())
+    const bool striped =
+        !config_.stripes.empty() && std::ranges::count(pool.places, config_.striped) > 0;
+    if (pool.places.empty()) throw std::invalid_argument("a pool of KV that is nowhere");
+    if (pool.queue_depth > 0 && (striped || pool.places.size() > 1))
       throw std::invalid_argument(
           "a pool of KV on several memories with a queue depth; each of them needs its own queue");
     pools_.emplace_back(pool);
@@ -67,6 +70,7 @@ void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted,
                            Ps now) {
   const GroupTiersConfig& config = config_of(group);
   const TierPoolConfig& pool = pools_[static_cast<std::size_t>(wanted.pool)].config();
+  const std::size_t ranks = config.ranks.size();
   Job job{group, wanted.pool, 0, true, load < 0, load, {}};
   std::vector<std::int64_t> tokens;
   for (const GroupTiers::Piece& piece : wanted.pieces) {
@@ -74,13 +78,15 @@ void KvTiers::start_recall(std::int32_t group, const GroupTiers::Wanted& wanted,
     if (tokens.empty() || pool.queue_depth > 0) tokens.push_back(0);
     tokens.back() += piece.tokens;
   }
-  job.transfers = static_cast<std::int32_t>(tokens.size() * config.ranks.size());
+  job.transfers = static_cast<std::int32_t>(tokens.size() * ranks);
   if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
   const std::uint64_t id = new_job(std::move(job));
   for (const std::int64_t part : tokens)
-    for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
+    for (std::size_t rank = 0; rank < ranks; ++rank)
       operate(wanted.pool,
-              {pool.place, config.ranks[rank], part * config.bytes_per_token[rank], id, true}, now);
+              {pool.places[pool.part_of(rank, ranks)], config.ranks[rank],
+               part * config.bytes_per_token[rank], id, true},
+              now);
 }
 
 // Write-back goes to the first pool, which may hand something on; the others to every pool that
@@ -95,7 +101,41 @@ std::int32_t KvTiers::start_write(std::int32_t group, const GroupTiers::Write& w
   return jobs;
 }
 
-bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job,
+// A chunk on its way to a pool from all ranks.
+std::vector<KvTiers::Operation> KvTiers::from_devices(const GroupTiersConfig& group,
+                                                      const TierPoolConfig& pool) {
+  const std::size_t ranks = group.ranks.size();
+  std::vector<Operation> operations;
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    operations.push_back({group.ranks[rank], pool.places[pool.part_of(rank, ranks)],
+                          group.chunk_tokens * group.bytes_per_token[rank], 0, false});
+  return operations;
+}
+
+// What a chunk takes from one pool to the next: a transfer for each node that either has its own
+// memory on, with the shares of the node's ranks.
+std::vector<KvTiers::Operation> KvTiers::handed_on(const GroupTiersConfig& group,
+                                                   const TierChunk& chunk, std::int32_t from,
+                                                   std::int32_t to) const {
+  const TierPoolConfig &sender = pools_[at(from)].config(), &receiver = pools_[at(to)].config();
+  const TierPoolConfig& wider = sender.places.size() > receiver.places.size() ? sender : receiver;
+  const std::size_t parts = wider.places.size(), ranks = group.ranks.size();
+  std::vector<std::int64_t> shares(parts, 0);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    shares[wider.part_of(rank, ranks)] += group.bytes_per_token[rank];
+  const std::int64_t tokens = chunk.bytes / group.all_bytes_per_token();
+  std::vector<Operation> operations;
+  std::int64_t left = chunk.bytes;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const std::int64_t bytes = part + 1 < parts ? tokens * shares[part] : left;
+    left -= bytes;
+    operations.push_back({sender.places[sender.part_of(part, parts)],
+                          receiver.places[receiver.part_of(part, parts)], bytes, 0, false});
+  }
+  return operations;
+}
+
+bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, std::int32_t from, Job job,
                        Ps now) {
   const GroupTiersConfig& config = config_of(job.group);
   const std::int32_t group = job.group;
@@ -112,20 +152,16 @@ bool KvTiers::write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId 
   pool.counters().written_bytes += chunk.bytes;
   GroupTiers& mine = *groups_[static_cast<std::size_t>(group)];
   mine.count(job.pool, chunk.bytes);
-  if (from != kFromDevices) mine.count(config.pools[level - 1], chunk.bytes);
+  if (from != kFromDevices) mine.count(from, chunk.bytes);
   if (job.gate) ++groups_[static_cast<std::size_t>(group)]->gates_;
-  const NetworkNodeId to = pool.config().place;
-  const std::int32_t index = job.pool;
-  job.transfers = from == kFromDevices ? static_cast<std::int32_t>(config.ranks.size()) : 1;
+  const std::int32_t to = job.pool;
+  std::vector<Operation> operations = from == kFromDevices ? from_devices(config, pool.config())
+                                                           : handed_on(config, chunk, from, to);
+  job.transfers = static_cast<std::int32_t>(operations.size());
   const std::uint64_t id = new_job(std::move(job));
-  if (from != kFromDevices) {
-    operate(index, {from, to, chunk.bytes, id, false}, now);
-  } else {
-    for (std::size_t rank = 0; rank < config.ranks.size(); ++rank)
-      operate(
-          index,
-          {config.ranks[rank], to, config.chunk_tokens * config.bytes_per_token[rank], id, false},
-          now);
+  for (Operation& operation : operations) {
+    operation.job = id;
+    operate(to, operation, now);
   }
   if (config_.write != TierWrite::kBack || level + 1 == config.pools.size()) return true;
   for (const TierChunk& moved : given_up)

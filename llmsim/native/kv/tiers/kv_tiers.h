@@ -212,7 +212,12 @@ class KvTiers final : public TransferOwner {
   // Returns how many jobs it made.
   std::int32_t start_write(std::int32_t group, const GroupTiers::Write& write, std::int64_t load,
                            Ps now);
-  bool write_to(std::size_t level, const TierChunk& chunk, NetworkNodeId from, Job job, Ps now);
+  // `from`: the pool that hands the chunk on; -1: the group's devices.
+  bool write_to(std::size_t level, const TierChunk& chunk, std::int32_t from, Job job, Ps now);
+  static std::vector<Operation> from_devices(const GroupTiersConfig& group,
+                                             const TierPoolConfig& pool);
+  std::vector<Operation> handed_on(const GroupTiersConfig& group, const TierChunk& chunk,
+                                   std::int32_t from, std::int32_t to) const;
   void start_load(GroupTiers::Load load, Ps now);
   void read_load(std::int64_t load, Ps now);
   void job_of_load_ended(std::int64_t load, Ps now);

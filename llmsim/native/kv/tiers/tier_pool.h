@@ -28,10 +28,17 @@ enum class TierEviction : std::uint8_t {
 };
 
 struct TierPoolConfig {
+  // Which of the places has the share of a rank of a group of so many.
+  std::size_t part_of(std::size_t rank, std::size_t ranks) const {
+    return rank * places.size() / ranks;
+  }
+
   std::string name;
   std::int64_t capacity_bytes = 0;
   TierEviction eviction = TierEviction::kLru;
-  NetworkNodeId place = 0;
+  // A memory for each of the nodes among which the ranks of its groups are spread evenly, in order;
+  // each has the shares of its ranks. Mostly one.
+  std::vector<NetworkNodeId> places{0};
   // A storage device serves so many reads and writes (a chunk of one rank each) at once, in order
   // of arrival; the latency comes before the first byte. 0: a memory, which serves all at once and
   // in as few transfers as there are ranks.
