@@ -386,3 +386,30 @@ def test_a_recall_pays_link_latency_from_every_medium(
     """
     fast, slow = (recalled_ttft_ms(tmp_path, medium, latency, capsys) for latency in (1e3, 1e6))
     assert slow - fast == pytest.approx(0.999 / 3, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "tiers", ["CPU+NVMEOF", "CXL+NVMEOF", "CXL+SSD", "SSD+NVMEOF", "NVMEOF+SSD", "NVMEOF+CXL"]
+)
+def test_what_a_full_tier_gives_up_goes_to_the_next_one(
+    tiers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(
+        (ROOT / "cluster_config" / "h100_cxl_prefix_pool.json").read_text(encoding="utf-8")
+    )
+    first, second = tiers.split("+")
+    size_gib = {first: 1, second: 64}
+    (node,) = document["nodes"]
+    node["cpu_mem"] = {"mem_size": size_gib.get("CPU", 64), "mem_bw": 256, "mem_latency": 0}
+    document["cxl_mem"]["mem_size"] = size_gib.get("CXL", 64)
+    node["storage"] = STORAGE | {"mem_size": size_gib.get("SSD", 64)}
+    document["storage"] = STORAGE | {"mem_size": size_gib.get("NVMEOF", 64)}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    options = ("--prefix-storage", tiers, "--kv-tier-write", "write-back", "--check-every-step")
+    assert run_main(["--cluster-config", str(path), *PRESSED, *options, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["completed"] == 60
+    assert all(found == "ok" for found in summary["invariants"].values())
+    handed = [pool for pool in summary["kv_tiers"] if pool["name"].startswith(second)]
+    assert sum(pool["written_bytes"] for pool in handed) > 0

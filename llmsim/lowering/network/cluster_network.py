@@ -200,23 +200,29 @@ def _pool(deployment: Deployment, config: "_native.NetworkConfig") -> int | None
 
 
 def _drive(deployment: Deployment, config: "_native.NetworkConfig", node: Node) -> int | None:
-    """The place of a node's storage."""
+    """The place of a node's storage. What the cluster's storage takes from it crosses the links of
+    both, and no network card.
+    """
     if node.storage is None:
         return None
     links = _storage_links(deployment, config, node.storage)
     near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
-    place: int = config.add_place(node.index, links, (-1, -1), near_latency_ps=near_latency_ps)
+    place: int = config.add_place(node.index, links, links, near_latency_ps=near_latency_ps)
     return place
 
 
 def _cluster_storage(deployment: Deployment, config: "_native.NetworkConfig") -> int | None:
-    """The place of the cluster's storage, behind the network cards."""
+    """The place of the cluster's storage, behind the network cards; the pool, which is near to
+    all, reaches it by its own links, too.
+    """
     if deployment.storage is None:
         return None
     links = _storage_links(deployment, config, deployment.storage)
-    far_latency_ps = deployment.link.latency_of(BETWEEN_NODES)
+    latency_ps = deployment.link.latency_of(BETWEEN_NODES)
     island = len(deployment.nodes)
-    place: int = config.add_place(island, (-1, -1), links, far_latency_ps=far_latency_ps)
+    place: int = config.add_place(
+        island, links, links, near_latency_ps=latency_ps, far_latency_ps=latency_ps
+    )
     return place
 
 
