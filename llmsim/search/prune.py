@@ -5,7 +5,9 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from llmsim.config.errors import InfeasibleError, LlmsimError
 from llmsim.lowering import LoweringOptions
 from llmsim.search.figures import DEVICES, excluded_by_devices
 from llmsim.search.rates import RATE, at_rate
-from llmsim.search.space import Point, Space
+from llmsim.search.space import Dimension, Point, Space
 from llmsim.search.templates import DEPLOYMENT
 from llmsim.sizing.bounds import (
     COMPUTE,
@@ -88,7 +90,7 @@ class Pruner:
         """The points that have to run, by their places in the grid (`Space.at`), ascending; the
         others are counted under their reasons.
         """
-        codes = self._codes()
+        codes = self._codes
         found, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
         for at in np.argsort(firsts):  # as somebody finds them who goes through the grid
             if reason := self._reasons[found[at]]:
@@ -99,7 +101,7 @@ class Pruner:
 
     def pruned(self, reason: str) -> NDArray[np.int64]:
         """The places of the points that are pruned for a reason."""
-        return np.flatnonzero(self._codes() == self._code(reason))
+        return np.flatnonzero(self._codes == self._code(reason))
 
     def _sentence(self, point: Point) -> str:
         """What is wrong with a point that is pruned."""
@@ -107,24 +109,28 @@ class Pruner:
         fastest = f"at most {verdict.most_rate:.4g} requests/s, not {point.get(RATE, 0.0):.4g}"
         return verdict.sentence or fastest
 
+    @cached_property
     def _codes(self) -> NDArray[np.int8]:
         """For each point of the grid its reason, as a place in `_reasons`; 0: it has none."""
         dimensions = self.space.dimensions
         fixed = [one for one in dimensions if one.name != RATE]
-        names = [one.name for one in fixed]
-        verdicts = [
-            self._verdict(dict(zip(names, values, strict=True)))
-            for values in itertools.product(*(one.values for one in fixed))
-        ]
+        verdicts = self._verdicts(fixed)
         shape = [len(one.values) for one in fixed]
         codes = np.array([self._code(one.reason) for one in verdicts], np.int8).reshape(*shape, 1)
-        at = next((i for i, one in enumerate(dimensions) if one.name == RATE), None)
-        if at is not None:
-            most = np.array([one.most_rate for one in verdicts]).reshape(*shape, 1)
-            too_fast = np.array(dimensions[at].values, np.float64) > most
-            codes = np.where((codes == 0) & too_fast, np.int8(self._code(COMPUTE)), codes)
-            codes = np.moveaxis(codes, -1, at)
-        return codes.ravel()
+        names = [one.name for one in dimensions]
+        if RATE not in names:
+            return codes.ravel()
+        at = names.index(RATE)
+        most = np.array([one.most_rate for one in verdicts]).reshape(*shape, 1)
+        too_fast = np.array(dimensions[at].values, np.float64) > most
+        codes = np.where((codes == 0) & too_fast, np.int8(self._code(COMPUTE)), codes)
+        return np.moveaxis(codes, -1, at).ravel()
+
+    def _verdicts(self, fixed: Sequence[Dimension]) -> list["_Verdict"]:
+        """Those of all points of these dimensions, the last one varying fastest."""
+        names = [one.name for one in fixed]
+        points = itertools.product(*(one.values for one in fixed))
+        return [self._verdict(dict(zip(names, values, strict=True))) for values in points]
 
     def _code(self, reason: str) -> int:
         if reason not in self._reasons:

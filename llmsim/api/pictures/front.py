@@ -80,12 +80,7 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     left, wide = _span([one.x for one in points])
     low, high = _span([one.y for one in points])
     places = [((one.x - left) / wide, (one.y - low) / high) for one in front]
-    per_line = _characters(ax, NAME_SIZE)
-    widths = [len(one.name) / per_line for one in front]
-    rooms = [max(across, 1 - across) for across, _ in places]
-    one_leaves = any(width > room for width, room in zip(widths, rooms, strict=True))
-    two_overlap = any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2))
-    if one_leaves or two_overlap:
+    if _names_collide(ax, front, places):
         shown = _numbers(places)
         ax.set_xlabel("\n".join((ax.get_xlabel(), "", *_listed(front, _characters(ax, LIST_SIZE)))))
     else:
@@ -102,6 +97,17 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
             ha="right" if is_right else "left",
             fontsize=NAME_SIZE,
         )
+
+
+def _names_collide(
+    ax: "Axes", front: Sequence[Point], places: Sequence[tuple[float, float]]
+) -> bool:
+    """Whether names at `places` (shares of the axes) lie over each other, or leave the picture."""
+    per_line = _characters(ax, NAME_SIZE)
+    widths = [len(one.name) / per_line for one in front]
+    rooms = [max(across, 1 - across) for across, _ in places]
+    one_leaves = any(width > room for width, room in zip(widths, rooms, strict=True))
+    return one_leaves or any(_overlap(*pair, NAME_WIDTH) for pair in combinations(places, 2))
 
 
 def _characters(ax: "Axes", size: int) -> int:

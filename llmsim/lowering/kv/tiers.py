@@ -187,10 +187,11 @@ def lower_tiers(
         for medium, eviction in chosen if group.role != "ffn" else ():
             of_node = medium in OF_NODE
             memories = _memories(deployment, group, network, medium)
+            sharers = [on_node[memory.node] if of_node else len(with_kv) for memory in memories]
+            parts = [1 if options.shared else count for count in sharers]
             rooms = [
-                _room(deployment, group, memory, weights, medium)
-                // (1 if options.shared else on_node[memory.node] if of_node else len(with_kv))
-                for memory in memories
+                _room(deployment, group, memory, weights, medium) // count
+                for memory, count in zip(memories, parts, strict=True)
             ]
             owner = (group.node if of_node else 0) if options.shared else group.index
             size = _whole_bytes(rooms, per_token)

@@ -2,27 +2,23 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <stdexcept>
 
 namespace llmsim {
 
 namespace {
 
-constexpr std::size_t kNoPort = ~std::size_t{0};
-constexpr std::size_t kMostCuts = 64;
+constexpr std::size_t kMostCuts = 64;  // each as large as its graph
 // What the executor hears: that ends are certain, that an expected row begins, or else that a row
 // has landed. Below these bits are a row's port and place; above them the step's lowest bits.
-constexpr int kPlaceBits = 16, kRowBits = 40, kStepBits = 22;
+constexpr int kRowBits = 40, kStepBits = 22;
 constexpr std::uint64_t kEnds = std::uint64_t{2} << kRowBits;
 constexpr std::uint64_t kRowBegins = std::uint64_t{1} << kRowBits;
 constexpr std::uint64_t kSteps = std::uint64_t{1} << kStepBits;
 
 constexpr std::uint64_t bits(std::uint64_t value, int count) {
   return value & ((std::uint64_t{1} << count) - 1);
-}
-
-bool is_row(const StepNode& node) {
-  return node.role == NodeRole::kM2nSend || node.role == NodeRole::kM2nReceive;
 }
 
 }  // namespace
@@ -80,7 +76,11 @@ std::vector<std::size_t> ContendedAfdExecutor::ports_with_rows() const {
 }
 
 bool ContendedAfdExecutor::all_open() const {
-  return std::ranges::all_of(is_open_, [](bool one) { return one; });
+  return std::ranges::all_of(is_open_, std::identity{});
+}
+
+bool ContendedAfdExecutor::none_open() const {
+  return std::ranges::none_of(is_open_, std::identity{});
 }
 
 void ContendedAfdExecutor::start(SharedNetwork* network, Ps /*now*/) {
@@ -149,8 +149,8 @@ bool ContendedAfdExecutor::may_close(std::int64_t step) const {
   const auto left = std::ranges::subrange(open_.begin() + (step - first_), open_.end());
   if (std::ranges::any_of(left, [](const Open& one) { return one.moved; })) return false;
   const auto silent = [&](std::size_t port) { return network_->silent({&bundles_[port], 1}); };
+  if (none_open()) return true;
   const std::vector<std::size_t> open = open_ports();
-  if (open.empty()) return true;
   return may_part() ? std::ranges::any_of(open, silent) : std::ranges::all_of(open, silent);
 }
 
@@ -165,7 +165,7 @@ void ContendedAfdExecutor::close_ports(Ps now) {
   }
   for (std::int64_t step = begin; step <= end; ++step) open(step).rows.clear();
   if (!network_->watch(silent, *this, now)) return open_all(now);
-  if (!open_ports().empty()) return run_again(now);
+  if (!none_open()) return run_again(now);
   if (runs_.started()) runs_.copy_free(carry_);
   mode_ = Mode::kFolded;
   for (std::int64_t step = begin; step <= end && mode_ == Mode::kFolded; ++step) fold(step, now);
@@ -225,7 +225,7 @@ void ContendedAfdExecutor::run_again(Ps now) {
 void ContendedAfdExecutor::choose_classes(std::int64_t number, std::span<const Ps> free) {
   const std::vector<std::size_t> ports = ports_with_rows();
   if (cuts_.size() >= kMostCuts) cuts_.clear();
-  std::unique_ptr<Cut>& cut = cuts_[{ports, all_open()}];
+  std::unique_ptr<PortCut>& cut = cuts_[{ports, all_open()}];
   if (cut == nullptr) cut = cut_for(ports);
   cut_ = cut.get();
   ++restarts_;
@@ -253,41 +253,15 @@ std::vector<bool> ContendedAfdExecutor::members_apart(std::span<const std::size_
   return apart;
 }
 
-std::unique_ptr<ContendedAfdExecutor::Cut> ContendedAfdExecutor::cut_for(
-    std::span<const std::size_t> ports) {
+std::unique_ptr<PortCut> ContendedAfdExecutor::cut_for(std::span<const std::size_t> ports) {
   const MemberKinds& kinds = graphs_->kinds();
   std::vector<MemberClass> classes = classes_of(kinds, members_apart(ports));
   const WideGraph& graph = graphs_->apart(classes);
-  auto cut = std::make_unique<Cut>(graph, std::move(classes));
-  cut->class_of.assign(kinds.num_members(), 0);
-  cut->in_class.assign(kinds.num_members(), 0);
-  for (std::size_t c = 0; c < cut->classes.size(); ++c)
-    for (std::size_t i = 0; i < cut->classes[c].members.size(); ++i) {
-      cut->class_of[at(cut->classes[c].members[i])] = static_cast<std::int32_t>(c);
-      cut->in_class[at(cut->classes[c].members[i])] = i;
-    }
-  cut->position.assign(graph.nodes.size(), {kNoPort, 0});
-  cut->row_nodes.resize(ports_.size());
-  cut->last_rows.resize(cut->classes.size());
-  std::vector<std::int32_t> last(at(graph.graph.units * kNumDeviceStreams), -1);
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.nodes.size()); ++i) {
-    const StepNode& node = graph.graph.nodes[at(i)];
-    cut->asks[at(i)] = records() && begins_unit(node);
-    if (!is_row(node)) continue;
-    last[at(node.stream)] = i;
-    const MemberClass& mine = cut->classes[at(node.member)];
-    const std::size_t port = port_of(node, at(mine.members[0]));
-    if (mine.members.size() > 1 || !std::ranges::count(ports, port)) continue;
-    std::vector<std::int32_t>& rows = cut->row_nodes[port];
-    if (rows.size() >> kPlaceBits != 0)
-      throw std::invalid_argument("a step with too many layers and lanes");
-    cut->asks[at(i)] = true;
-    cut->position[at(i)] = {port, rows.size()};
-    rows.push_back(i);
-  }
-  for (const std::int32_t node : last)
-    if (node >= 0) cut->last_rows[at(graph.graph.nodes[at(node)].member)].push_back(node);
-  return cut;
+  const auto port_of_row = [this](const StepNode& row, std::size_t member) {
+    return port_of(row, member);
+  };
+  return std::make_unique<PortCut>(graph, std::move(classes), kinds, ports, ports_.size(),
+                                   port_of_row, records());
 }
 
 Ps ContendedAfdExecutor::end_of(std::int64_t number, std::int32_t node, Ps begin, Ps alone,
@@ -402,7 +376,7 @@ void ContendedAfdExecutor::row_landed(std::int64_t number, std::uint64_t name, P
 
 void ContendedAfdExecutor::end_row(std::int64_t number, std::int32_t node, Ps end, Ps now) {
   runs_now_ = true;
-  if (may_rest() && std::ranges::none_of(is_open_, std::identity{})) {
+  if (may_rest() && none_open()) {
     runs_.run_out(number, node, end, now);
   } else {
     runs_.ended(number, node, end, now);
@@ -569,8 +543,8 @@ void ContendedAfdExecutor::count_rows_alone(const Open& step, std::size_t port) 
     if (step.rows[port][place].state != Row::State::kUnknown) continue;
     const std::int32_t node = cut_->row_nodes[port][place];
     const std::int64_t bytes = cut_->bytes(*step.prices, graphs_->kinds(), node);
-    const auto known = std::ranges::find(times, bytes, &decltype(times)::value_type::first);
     if (bytes == 0) continue;
+    const auto known = std::ranges::find(times, bytes, &decltype(times)::value_type::first);
     if (known != times.end()) {
       ++known->second;
     } else {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "afd/afd_executor.h"
-#include "afd/wide/runs.h"
+#include "afd/wide/port_cut.h"
 #include "afd/wide/timing.h"
 #include "network/shared_network.h"
 
@@ -73,18 +73,6 @@ class ContendedAfdExecutor final : public StepExecutor,
   struct RowNode {
     std::int32_t node, repeat;
   };
-  struct Position {
-    std::size_t port, place;
-  };
-  // The graph that runs, and the rows of the ports that have any (ports_with_rows).
-  struct Cut : WideCut {
-    using WideCut::WideCut;
-    std::vector<Position> position;  // by node: its port and its place among that one's rows
-    std::vector<std::vector<std::int32_t>> row_nodes;  // by port, in order
-    std::vector<std::vector<std::int32_t>> last_rows;  // by class: the last row of each port
-    std::vector<std::int32_t> class_of;                // by member
-    std::vector<std::size_t> in_class;                 // by member: where it is in it
-  };
 
   Ps end_of(std::int64_t step, std::int32_t node, Ps begin, Ps alone, Ps now) override;
   void member_ended(std::int64_t step, std::size_t member, Ps start, Ps end, Ps now) override;
@@ -102,6 +90,7 @@ class ContendedAfdExecutor final : public StepExecutor,
   // Ports that are open, or have rows of open steps that were in the network.
   std::vector<std::size_t> ports_with_rows() const;
   bool all_open() const;
+  bool none_open() const;
   Open& open(std::int64_t step) { return open_[static_cast<std::size_t>(step - first_)]; }
   const Open& open(std::int64_t step) const {
     return open_[static_cast<std::size_t>(step - first_)];
@@ -120,7 +109,7 @@ class ContendedAfdExecutor final : public StepExecutor,
   void run_again(Ps now);
   void choose_classes(std::int64_t number, std::span<const Ps> free);
   std::vector<bool> members_apart(std::span<const std::size_t> ports) const;
-  std::unique_ptr<Cut> cut_for(std::span<const std::size_t> ports);
+  std::unique_ptr<PortCut> cut_for(std::span<const std::size_t> ports);
   void finish(Ps now);
 
   Ps move(std::int64_t number, std::size_t port, std::size_t place, Ps begin, Ps alone,
@@ -165,8 +154,8 @@ class ContendedAfdExecutor final : public StepExecutor,
   WideRuns runs_;
   std::int64_t restarts_ = 0;
   // By ports with rows, and whether all are open; few of many are met at once.
-  std::map<std::pair<std::vector<std::size_t>, bool>, std::unique_ptr<Cut>> cuts_;
-  const Cut* cut_ = nullptr;  // the one that runs
+  std::map<std::pair<std::vector<std::size_t>, bool>, std::unique_ptr<PortCut>> cuts_;
+  const PortCut* cut_ = nullptr;  // the one that runs
 };
 
 }  // namespace llmsim

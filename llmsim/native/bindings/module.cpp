@@ -10,7 +10,7 @@
 #include "python/bindings.h"
 #include "request/content_hasher.h"
 #include "results/token_times.h"
-#include "scheduler/out_of_states.h"
+#include "scheduler/limits/out_of_states.h"
 
 using namespace nanobind::literals;
 

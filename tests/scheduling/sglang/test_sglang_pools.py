@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduling.sglang.servers import DECODE_SERVER
 from scheduling.test_nothing_lost import requests_strategy
 from scheduling.tiny import Options, run
 from token_balance import assert_nothing_is_lost
@@ -191,26 +192,12 @@ def test_a_pool_of_windows_that_no_request_fits_is_refused() -> None:
 
 
 DECODES = {
+    **DECODE_SERVER,
     "page_size": 16,
-    "chunked_prefill_size": 256,
-    "max_prefill_tokens": 16384,
     "max_running_requests": 8,
     "context_length": 2048,
-    "schedule_policy": "fcfs",
-    "enable_mixed_chunk": False,
-    "disable_overlap_schedule": True,
-    "disable_radix_cache": False,
-    "ends_with_stop_token": False,
     "clip_max_new_tokens": 4096,
-    "enable_priority_scheduling": False,
-    "schedule_low_priority_values_first": False,
-    "disable_priority_preemption": False,
-    "priority_scheduling_preemption_threshold": 10,
-    "retraction_policy": "length",
-    "disaggregation_mode": "decode",
-    "transfer_ps": 1_000_000_000,
     "num_reserved_decode_tokens": 0,
-    "disaggregation_decode_enable_radix_cache": True,
     "max_total_tokens": 4096,
     "sliding_window": 32,
     "swa_full_tokens_ratio": 0.125,

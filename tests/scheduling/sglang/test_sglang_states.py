@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduling.sglang.servers import DECODE_SERVER
 from scheduling.test_nothing_lost import requests_strategy
 from scheduling.tiny import Options, run
 from token_balance import assert_nothing_is_lost
@@ -250,27 +251,13 @@ def test_roles_hand_over_the_state_at_the_end_of_a_prompt(caches: bool | None) -
 
 
 DECODES_STATES = {
+    **DECODE_SERVER,
     "page_size": 1,
-    "chunked_prefill_size": 256,
-    "max_prefill_tokens": 16384,
     "max_running_requests": 2,
     "max_total_tokens": 3000,
     "context_length": 1000,
-    "schedule_policy": "fcfs",
-    "enable_mixed_chunk": False,
-    "disable_overlap_schedule": True,
-    "disable_radix_cache": False,
-    "ends_with_stop_token": False,
     "clip_max_new_tokens": 64,
-    "enable_priority_scheduling": False,
-    "schedule_low_priority_values_first": False,
-    "disable_priority_preemption": False,
-    "priority_scheduling_preemption_threshold": 10,
-    "retraction_policy": "length",
-    "disaggregation_mode": "decode",
-    "transfer_ps": 1_000_000_000,
     "num_reserved_decode_tokens": 8,
-    "disaggregation_decode_enable_radix_cache": True,
     "max_mamba_cache_size": 6,
     "mamba_radix_cache_strategy": "no_buffer",
     "mamba_track_interval": 64,

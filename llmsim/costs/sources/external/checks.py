@@ -4,7 +4,7 @@ the data sheet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,19 +90,21 @@ def _why_unused(point: Point, request: CostRequest) -> str:
         return ""
     if point.operator in ATTENTION:
         attends = [op for op in request.operators if isinstance(op, Attention)]
-        return (
-            ""
-            if any(same_heads(point, op) for op in attends)
-            else f"{point.operator} of other heads"
-        )
+        has_heads = any(same_heads(point, op) for op in attends)
+        return "" if has_heads else f"{point.operator} of other heads"
     named = [op for op in request.operators if op.name == point.operator]
-    if any(isinstance(op, Attention) for op in named):
+    is_attention = any(isinstance(op, Attention) for op in named)
+    if is_attention:
         return f'"{point.operator}" of this model has rows named {" and ".join(ATTENTION)}'
     if not named:
-        close = nearest(
-            point.operator, [*(op.name for op in request.operators), "gemm", *ATTENTION]
-        )
+        known = [*(op.name for op in request.operators), "gemm", *ATTENTION]
+        close = nearest(point.operator, known)
         return f'"{point.operator}" is no operator of {request.model.name}{close}'
+    return _why_unlike(point, named)
+
+
+def _why_unlike(point: Point, named: Sequence[Operator]) -> str:
+    """Why a row does not fit the operators of its name; empty where one takes it."""
     shaped = [op for op in named if same_matrix(point, op)]
     if not shaped:
         sizes = " or ".join(f"n={n} k={k}" for n, k in map(matrix_of, named))

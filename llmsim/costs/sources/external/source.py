@@ -62,16 +62,8 @@ class ExternalSource(CostSource):
         self._notes: list[str] = []
         self._points = [point for table in tables for point in table.points if self._is_ours(point)]
         self._label = " and ".join(f"cost table {table.path}" for table in tables)
-        rows = sum(len(table.points) for table in tables)
         if not self._points:
-            known = sorted(
-                {point.device for table in tables for point in table.points if point.device}
-            )
-            raise InputError(
-                f"{self._label}: none of the {rows} rows is for the device "
-                f'"{request.hardware_name}" with tp'
-                f" {request.layout.tp}; they are for {', '.join(known) or 'other layouts'}"
-            )
+            raise self._none_is_ours(tables)
         for table in tables:
             if table.ignored:
                 self._notes.append(
@@ -81,6 +73,16 @@ class ExternalSource(CostSource):
             self._notes += unused_rows(table, filter(self._is_ours, table.points), request)
         self._notes += faster_than_light(self._label, self._points, request)
 
+    def _none_is_ours(self, tables: Sequence[ExternalTable]) -> InputError:
+        """Whose the rows are, where none is for this device and layout."""
+        points = [point for table in tables for point in table.points]
+        known = sorted({point.device for point in points if point.device})
+        return InputError(
+            f"{self._label}: none of the {len(points)} rows is for the device "
+            f'"{self._request.hardware_name}" with tp {self._request.layout.tp}; '
+            f"they are for {', '.join(known) or 'other layouts'}"
+        )
+
     def _is_ours(self, point: Point) -> bool:
         if point.device and not same_device(point.device, self._request.hardware_name):
             return False
@@ -89,19 +91,18 @@ class ExternalSource(CostSource):
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Rows of its name, else of matrices of any shape; None when there are neither."""
         feature = feature_of(op)
-        named = [
-            p
-            for p in self._points
-            if p.operator == op.name and feature in p.shape and same_matrix(p, op)
-        ]
+        of_name = [p for p in self._points if p.operator == op.name]
+        named = [p for p in of_name if feature in p.shape and same_matrix(p, op)]
         counts = np.arange(last + 1, dtype=np.float64)
         if named:
             return self._curve(
                 op, named, counts, [[p.get(feature)] for p in named], counts[:, None]
             )
         gemms = [p for p in self._points if p.operator == "gemm"]
-        if not gemms or not isinstance(op, Gemm):
-            return None
+        return self._of_matrices(op, gemms, counts) if gemms and isinstance(op, Gemm) else None
+
+    def _of_matrices(self, op: Gemm, gemms: list[Point], counts: Floats) -> Curve:
+        """Rows of the operator's own shape, else all, of which it is a point between."""
         own = [p for p in gemms if (p.get("n"), p.get("k")) == (op.gemm_n, op.gemm_k)]
         if own:
             return self._curve(op, own, counts, [[p.get("tokens")] for p in own], counts[:, None])

@@ -129,7 +129,7 @@ class WideRuns {
   void forget_oldest();
 
   StepMover& mover_;
-  const WideGraph* graph_ = nullptr;
+  const WideGraph* graph_ = nullptr;  // the cut's, which outlives it
   const MemberKinds* kinds_ = nullptr;
   const WideCut* cut_ = nullptr;
   // Of the graph, by node.

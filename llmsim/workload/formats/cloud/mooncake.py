@@ -118,17 +118,22 @@ def _see(blocks: BlockCounts, number: int, row: Row) -> None:
         blocks.see_one(number, length, row.hash_ids)
 
 
+def _is_plain(row: Row) -> bool:
+    """Whether a row has a time and lengths, no name, no rank, and waits for no other."""
+    # Spelt out, for every row of a long file passes here.
+    lacks = row.timestamp is None or row.input_length is None or row.output_length is None
+    named = row.session_id is not None or row.request_id is not None
+    waits = row.delay is not None or row.delay_ms is not None
+    return not (lacks or named or waits or row.priority is not None)
+
+
 def _take_all(table: Table, batch: Batch[Row], blocks: BlockCounts) -> bool:
     """Adds rows that have a time, lengths and content, and nothing else; False where some have more
     or less.
     """
     rows = batch.records
-    for row in rows:  # spelt out, for every row of a long file passes here
-        lacks = row.timestamp is None or row.input_length is None or row.output_length is None
-        named = row.session_id is not None or row.request_id is not None
-        waits = row.delay is not None or row.delay_ms is not None
-        if lacks or named or waits or row.priority is not None:
-            return False
+    if not all(map(_is_plain, rows)):
+        return False
     at_ns = all_scaled_ns([row.timestamp for row in rows], NS_PER_MS)  # type: ignore[misc]
     lengths: list[int] = [row.input_length for row in rows]  # type: ignore[misc]
     ids = [row.hash_ids for row in rows]

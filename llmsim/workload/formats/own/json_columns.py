@@ -103,21 +103,24 @@ class _Columns:
         at, asked, answered, model, session, request = (
             None if getter is None else _values(getter, batch.records) for getter in self._getters
         )
-        if any(column is not None and None in column for column in (at, asked, answered)):
+        has_gaps = any(column is not None and None in column for column in (at, asked, answered))
+        if has_gaps:
             return False
         at_ns = np.zeros(len(batch.records), np.int64) if at is None else self._clock.all_ns(at)
+        models = None if model is None else Texts.of(model)
         taken = at_ns is not None and self._table.extend(
             Rows(
                 batch.numbers,
                 at_ns,
                 asked or [],
                 answered or [],
-                labels=None if session is None else [*map(text_or_none, session)],
-                models=None if model is None else Texts.of(model),
-                request_ids=None if request is None else [*map(text_or_none, request)],
+                labels=_texts(session),
+                models=models,
+                request_ids=_texts(request),
             )
         )
-        self._never -= {*self._names} if taken else set()
+        if taken:
+            self._never.clear()
         return taken
 
     def take(self, number: int, row: Any) -> None:
@@ -174,6 +177,11 @@ def _value(getter: Callable[[Any], Any], row: Any) -> Any:
         return getter(row)
     except AttributeError:
         return None
+
+
+def _texts(names: Sequence[Name | None] | None) -> list[str | None] | None:
+    """A column of names; None where the file has none."""
+    return None if names is None else [*map(text_or_none, names)]
 
 
 def text_or_none(name: str | int | None) -> str | None:

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "scheduler/out_of_states.h"
+#include "scheduler/limits/out_of_states.h"
 
 namespace llmsim {
 
