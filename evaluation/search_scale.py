@@ -7,7 +7,7 @@ usage: python evaluation/search_scale.py [--file FILE] [--points 10000] [--brute
 front of halving with that of running N points with all requests. `--kills N` kills a search of
 `--brute` (or 500) points with signal 9 at N random moments, starts it again each time, and compares
 the result with that of an undisturbed search. 0 leaves a part out. Attention and FFN apart take
-three to five times as long as other points, so that they are left out unless `--architecture` names
+five to six times as long as other points, so that they are left out unless `--architecture` names
 them.
 """
 
