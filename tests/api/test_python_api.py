@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -355,6 +356,11 @@ def test_every_public_name_exists() -> None:
         assert getattr(llmsim, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'runs'"):
         llmsim.runs  # noqa: B018
+
+
+def test_type_checkers_read_the_package() -> None:
+    """Without the marker they take every name of an installed package as untyped."""
+    assert resources.files("llmsim").joinpath("py.typed").is_file()
 
 
 def test_lists_and_mappings_stand_for_the_text_of_the_command_line() -> None:

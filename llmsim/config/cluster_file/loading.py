@@ -8,9 +8,10 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim.config.cluster_file.json_positions import (
     Location,
@@ -18,6 +19,7 @@ from llmsim.config.cluster_file.json_positions import (
     field_path,
     line_at,
     line_of,
+    lines_of,
 )
 from llmsim.config.cluster_file.yaml_text import is_yaml, read_yaml
 from llmsim.config.errors import InputError
@@ -33,10 +35,21 @@ class Document(Struct, frozen=True):
     text: str
     data: Any
     lines: Mapping[Location, int] = field(default_factory=dict)
-    """Lines of the fields of a YAML text; a JSON text is searched when a line is asked for."""
+    """Lines of the fields of a YAML text, or of one of which many are asked for; another text is
+    searched when a line is asked for.
+    """
+
+    def with_lines(self) -> Self:
+        """The same document where every line is found at once."""
+        return self if self.lines or not self.text else replace(self, lines=lines_of(self.text))
+
+    def place(self, location: Location) -> Location:
+        """Where the text has a field of the cluster."""
+        return location
 
     def line(self, location: Location) -> int:
         """The 1-based line of a field, or of its nearest ancestor that the text has."""
+        location = self.place(location)
         if not self.lines:
             return line_of(self.text, location)
         known = (location[:depth] for depth in range(len(location), -1, -1))
@@ -47,7 +60,7 @@ class Document(Struct, frozen=True):
         of an error.
         """
         line = f":{self.line(location)}" if self.text else ""
-        path = field_path(location)
+        path = field_path(self.place(location))
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
 
 
@@ -57,16 +70,15 @@ class LayoutDocument(Document, frozen=True):
     places: tuple[tuple[Location, ...], ...] = ()
     """Of each instance of each node."""
 
-    def position(self, location: Location) -> str:
-        """Of the field in its layout."""
-        if location[:1] == ("nodes",) and len(location) > 1:
-            _, node, *rest = location
-            if rest[:1] == ["instances"] and len(rest) > 1:
-                assert isinstance(node, int) and isinstance(rest[1], int)
-                location = (*self.places[node][rest[1]], *rest[2:])
-            else:
-                location = ("node", *rest)
-        return super().position(location)
+    def place(self, location: Location) -> Location:
+        """Of a field of a node, in its layout."""
+        if location[:1] != ("nodes",) or len(location) == 1:
+            return location
+        _, node, *rest = location
+        if rest[:1] != ["instances"] or len(rest) == 1:
+            return ("node", *rest)
+        assert isinstance(node, int) and isinstance(rest[1], int)
+        return (*self.places[node][rest[1]], *rest[2:])
 
 
 class _DuplicateKey(Exception):
