@@ -39,6 +39,17 @@ def check_writable(path: str | Path) -> Path:
     return target
 
 
+def check_page(option: str, path: Path) -> None:
+    """Makes sure, before any work, that `path` can be written and is named as a page of HTML is;
+    raises InputError.
+    """
+    if path.suffix not in (".html", ".htm"):
+        raise InputError(
+            f"{option} {path}: the name of a page ends in .html", field=option, value=str(path)
+        )
+    check_writable(path)
+
+
 def keep_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
     """Raises InputError where writing `output`, named by `option`, would replace one of the files
     that are read.

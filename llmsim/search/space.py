@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,13 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
 
 
-SPELLINGS = {"minimize": "minimise", "maximize": "maximise"}
-"""Fields of a search file that may be spelt in the American way."""
+SPELLINGS = {
+    "minimize": "minimise",
+    "maximize": "maximise",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+}
+"""Fields of a search file by other names: in American spelling, and as vLLM calls them."""
 FIGURES = "a list of figures, such as [devices, p99_ttft_ms]"
 NUMBERS = "a list of whole numbers, such as [1, 2, 4]"
 FORM = Form(
@@ -241,17 +246,36 @@ def load_space(path: Path) -> Space:
 
 
 def _respelt(path: Path, data: Any) -> Any:
-    """The file with its own spelling of what is American; InputError where it has both."""
+    """The file with its own names of fields and options; InputError where it has one twice."""
     if not isinstance(data, dict):
         return data
-    for american, ours in SPELLINGS.items():
-        if american in data and ours in data:
+    renamed = _renamed(path, data, lambda name: SPELLINGS.get(name, name))
+    for part in ("vary", "options"):
+        if isinstance(renamed.get(part), dict):
+            renamed[part] = _renamed(path, renamed[part], _dashed)
+    return renamed
+
+
+def _dashed(name: str) -> str:
+    """An option that is written with underscores, as vLLM allows, in its own spelling."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _renamed(path: Path, data: dict[Any, Any], named: Callable[[str], str]) -> dict[Any, Any]:
+    """The data by other keys; raises InputError where two keys become one."""
+    renamed: dict[Any, Any] = {}
+    before: dict[Any, Any] = {}
+    for key, value in data.items():
+        ours = named(key) if isinstance(key, str) else key
+        if ours in renamed:
             raise InputError(
-                f"{path}: {american} is given, and so is {ours}, which means the same; keep one of "
-                "them",
-                field=american,
+                f"{path}: {key} is given, and so is {before[ours]}, which means the same; keep one "
+                "of them",
+                field=str(key),
             )
-    return {SPELLINGS.get(key, key): value for key, value in data.items()}
+        renamed[ours] = value
+        before[ours] = key
+    return renamed
 
 
 def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:

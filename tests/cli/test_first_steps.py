@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim import Cluster
 from llmsim.cli import main
 from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
@@ -214,6 +215,22 @@ def test_init_gives_roles_sizes_of_their_own(name: str, capsys: pytest.CaptureFi
     assert main(["init", "-o", "d.json", *wide, "--prefill-tp", "1"]) == 3
     error = capsys.readouterr().err
     assert "it would fit with --prefill-tp" in error and not Path("d.json").exists()
+
+
+def test_init_takes_vllms_names(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["init", "-o", "c.json", "--force", "--model", "Qwen/Qwen3-30B-A3B", "--device", "H100"]
+    sizes = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
+    assert main([*given, *sizes, "--enable-expert-parallel"]) == 0
+    instance = Cluster.load("c.json").fields()["nodes"][0]["instances"][0]
+    assert [instance[name] for name in ("tp_size", "pp_size", "ep_size")] == [2, 2, 2]
+    roles = ["--prefill", "1", "--decode", "1", "--prefill-tp", "1", "--decode-tp", "4"]
+    assert main([*given, *roles, "--enable_expert_parallel"]) == 0
+    instances = Cluster.load("c.json").fields()["nodes"][0]["instances"]
+    assert [one["ep_size"] for one in instances] == [1, 4]
+    error = refused(capsys, *given, "--enable-expert-parallel", "--tp", "4", "--ep", "2")
+    assert "ep is 2 beside enable_expert_parallel" in error and "leave ep out" in error
+    dense = ["init", "-o", "d.json", "--model", "Qwen/Qwen3-8B", "--device", "H100"]
+    assert "has no experts" in refused(capsys, *dense, "--enable-expert-parallel")
 
 
 def test_the_commented_options_of_init_are_the_values_that_hold(

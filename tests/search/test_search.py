@@ -283,6 +283,20 @@ def test_american_spellings_mean_the_same(tmp_path: Path) -> None:
         load_space(other)
 
 
+def test_vllms_names_and_underscores_mean_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    fields = {"model": "Qwen/Qwen3-8B", "hardware": "H100", "gpus": [2], "minimise": ["devices"]}
+    fields |= {"dataset": "synthetic:n=2", "vary": {"--max_num_seqs": [8, 16]}}
+    fields |= {"tensor_parallel_size": [1, 2], "pipeline_parallel_size": [1]}
+    path.write_text(yaml.safe_dump(fields | {"options": {"--cost_source": "roofline"}}))
+    file = load_space(path).file
+    assert (file.tp, file.pp) == ([1, 2], [1])
+    assert (list(file.vary), list(file.options)) == (["--max-num-seqs"], ["--cost-source"])
+    path.write_text(yaml.safe_dump(fields | {"tp": [4]}))
+    with pytest.raises(InputError, match="tp is given, and so is tensor_parallel_size"):
+        load_space(path)
+
+
 def test_an_unknown_figure_names_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -287,6 +287,29 @@ def test_json_has_the_keys_of_the_interface(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == found
 
 
+def test_the_best_has_what_real_servers_like_its_run_have(answer: Answer, tmp_path: Path) -> None:
+    """The interval of the run whose command `--emit` writes."""
+    answer.emit(tmp_path)
+    given = ["--cluster-config", str(tmp_path / "cluster.json"), *answer.run_arguments]
+    assert main(["run", *given, "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    best = answer.as_json()["best"]
+    assert best["system_error"] == summary["system_error"]
+    assert "9 in 10 real servers: " in text(answer)
+
+
+@pytest.mark.parametrize(("option", "name"), [("--plot", "front.xyz"), ("--html", "page.txt")])
+def test_a_file_of_another_kind_is_refused_before_any_run(
+    option: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--slo", "ttft:500"]
+    given += ["--emit", str(tmp_path / "emitted"), option, str(tmp_path / name)]
+    assert main(["size", *given]) == 2
+    captured = capsys.readouterr()
+    assert option in captured.err and "ends in" in captured.err and not captured.out
+    assert not (tmp_path / name).exists()
+
+
 def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--jobs", "1"]
     assert main(["size", *given, "--slo", "tpot:0.1"]) == 5
@@ -308,6 +331,8 @@ def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) ->
         ({"max_devices": 0}, "max_devices is 0"),
         ({"architecture": "colocate"}, "did you mean"),
         ({"input": "fixed:-3"}, "input"),
+        ({"rate": None, "dataset": TRACE, "input": "fixed:9"}, "input is fixed:9 beside a dataset"),
+        ({"rate": None, "dataset": TRACE, "input": None}, "output_tokens is .* beside a dataset"),
         ({"engine_profile": "sglan-0.5"}, "is not known"),
         ({"engine_profile": "transformers-5"}, "servers of vllm and sglang"),
         ({"engine_profile": "sglang-0.5.23", "architecture": "afd"}, "vLLM's scheduler"),

@@ -130,7 +130,7 @@ def test_a_run_of_objects_is_repeated_from_what_it_recorded(
         (["--metric", "tpott"], 'metric is "tpott" (did you mean "tpot"?)'),
         (["--percentile", "100"], "percentile is 100"),
         (["--request", "nobody"], 'request "nobody" is not in this run'),
-        (["--plot", "x.txt"], "the name ends in .png"),
+        (["--plot", "x.txt"], "the name of a picture ends in .png"),
     ],
 )
 def test_wrong_options_are_one_sentence(

@@ -7,7 +7,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmsim.api.pictures.plots import INK, PALETTE, add_legend, new_axes, new_figure
-from llmsim.config.errors import InputError
 from llmsim.results.pareto import pareto_front
 
 if TYPE_CHECKING:
@@ -162,15 +161,11 @@ def write_picture(path: Path, title: str, draw: "Callable[[Axes], object]") -> N
     """A picture as a file of the kind that its name ends in; raises InputError for another kind,
     and without matplotlib.
     """
-    from llmsim.export.files import atomic_writer, check_writable
+    from llmsim.api.pictures.files import check_picture, write_figure
 
-    check_writable(path)
+    check_picture(path)
     figure = new_figure((7, 4.5))
     axes = figure.add_subplot()
     draw(axes)
     axes.set_title(title)
-    with atomic_writer(path, "wb") as stream:
-        try:
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
-        except ValueError as error:
-            raise InputError(f"--plot {path}: {error}", field="--plot") from None
+    write_figure(path, figure)

@@ -110,9 +110,10 @@ def command(
     Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
     without an answer, and InfeasibleError where no point is an answer.
     """
+    from llmsim.api.pictures.files import check_picture
     from llmsim.api.pictures.front import write_picture
     from llmsim.cli.run.signals import terminable
-    from llmsim.export.files import check_writable, check_writable_folder
+    from llmsim.export.files import check_writable_folder
     from llmsim.export.json import json_text, write_json
     from llmsim.search import report, study
     from llmsim.search.apply import load_base
@@ -123,7 +124,7 @@ def command(
     asked = load_space(space)
     _check_options(asked.path, [*asked.file.options, *asked.file.vary])
     if plot is not None:
-        check_writable(plot)
+        check_picture(plot)
         draw_trials((), asked.objectives)  # what cannot be drawn is refused before the first run
     base = load_base(asked)
     folder = check_writable_folder(output)

@@ -48,9 +48,21 @@ Dataset = Annotated[
     str | None,
     typer.Option("--dataset", help="Names a trace, served at its own pace.", show_default=False),
 ]
-Input = Annotated[str, typer.Option("--input", help="Draws prompt tokens, such as lognormal:1000.")]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="Draws prompt tokens, such as lognormal:1000.",
+        show_default="fixed:1000",
+    ),
+]
 OutputTokens = Annotated[
-    str, typer.Option("--output-tokens", help="Draws answer tokens, such as lognormal:200.")
+    str | None,
+    typer.Option(
+        "--output-tokens",
+        help="Draws answer tokens, such as lognormal:200.",
+        show_default="fixed:200",
+    ),
 ]
 Classes = Annotated[
     str,
@@ -136,8 +148,8 @@ def command(
     rate: Rate = None,
     concurrency: Concurrency = None,
     dataset: Dataset = None,
-    input_tokens: Input = "fixed:1000",
-    output_tokens: OutputTokens = "fixed:200",
+    input_tokens: Input = None,
+    output_tokens: OutputTokens = None,
     classes: Classes = "",
     percentile: Percentile = 99.0,
     max_devices: MaxDevices = 512,
@@ -152,15 +164,18 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
-    from llmsim.export.files import check_writable, check_writable_folder
+    from llmsim.api.pictures.files import check_picture
+    from llmsim.export.files import check_page, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
     from llmsim.sizing.size import size
 
     if emit is not None:
         check_writable_folder(emit)
-    for path in filter(None, (plot, html)):
-        check_writable(path)
+    if plot is not None:
+        check_picture(plot)
+    if html is not None:
+        check_page("--html", html)
     between = ";" if any("=" in targets for targets in slo) else ","
     answer = size(
         model,
