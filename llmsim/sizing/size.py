@@ -19,6 +19,7 @@ from llmsim.sizing.plan import Option
 from llmsim.sizing.search import FEWEST_VERIFIED, NEXT, Candidate, Question, search
 from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
+from llmsim.sizing.workers.watch import NOBODY, Watch
 from llmsim.sizing.workers.workers import Workers
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def size(
     engine_profile: str = "",
     seed: int = 1,
     jobs: int = 1,
+    watch: Watch = NOBODY,
 ) -> Answer:
     """The cheapest deployment of a model that serves a load within latency targets.
 
@@ -71,8 +73,9 @@ def size(
     `percentile` of all requests has to meet, or "chat=ttft:300;batch=e2el:60000", which that of
     each class has to meet; `classes` puts requests into classes, as "chat:0.7|batch:0.3", of a
     trace they are its own. `engine_profile` is the release that serves, such as
-    "sglang-0.5.23"; vLLM without it. Raises InputError for what cannot be asked; where nothing
-    meets the targets, the answer's `best` is None.
+    "sglang-0.5.23"; vLLM without it. `watch` is told how many deployments are measured. Raises
+    InputError for what cannot be asked; where nothing meets the targets, the answer's `best` is
+    None.
     """
     check_kinds(KINDS, locals())
     slo = _slo_text(slo)
@@ -94,19 +97,18 @@ def size(
         _server(engine_profile, architectures),
     )
     prices = {one: price_of(one) for one in question.devices}
-    with Workers(jobs) as workers:
+    with Workers(jobs, watch=watch) as workers:
         found = search(question, workers, prices)
         answer = Answer(found, prices)
         if answer.best is None:
             found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
             return answer
         intervals = _intervals(answer.best, question, workers)
-        real_servers = workers.ask("llmsim.sizing.size:real_servers", (answer.best, question))
     return replace(
         answer,
         intervals=intervals,
         seeds=SEEDS if intervals else 0,
-        real_servers=real_servers,
+        real_servers=_real_servers(answer.best, question),
     )
 
 
@@ -323,7 +325,7 @@ def drawn(bench: Bench, task: "tuple[object, Question]") -> dict[str, float]:
     return {} if found is None else found.at(question.targets.percentile)
 
 
-def real_servers(bench: Bench, task: tuple[Candidate, Question]) -> dict[str, Any] | None:
+def _real_servers(best: Candidate, question: Question) -> dict[str, Any] | None:
     """What nine in ten real servers like a deployment have; None where no published one is like
     it.
     """
@@ -331,7 +333,6 @@ def real_servers(bench: Bench, task: tuple[Candidate, Question]) -> dict[str, An
     from llmsim.api.run import run
     from llmsim.sizing.emit import cluster_fields
 
-    best, question = task
     assert best.run is not None
     dataset, options = question.load.run_options(best.run.requests)
     result = run(Cluster.of(cluster_fields(best.plan)), dataset, **options)

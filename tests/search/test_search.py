@@ -394,10 +394,10 @@ def test_an_answer_counts_for_the_code_that_gave_it(
 def test_a_file_that_changes_while_the_search_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmsim.cli.commands.answers import search as verb
+    from llmsim.cli.run.counted import Counted
 
     path = small(tmp_path)
-    monkeypatch.setattr(verb, "_told", lambda trial: blackbox(tmp_path, 30_000))
+    monkeypatch.setattr(Counted, "done", lambda *_: blackbox(tmp_path, 30_000))
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
     assert "bb.json changed while the search ran" in capsys.readouterr().err
     monkeypatch.undo()

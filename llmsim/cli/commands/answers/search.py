@@ -13,6 +13,7 @@ from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, Interr
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
     from llmsim.search.study import Course
+    from llmsim.sizing.workers.watch import Watch
     from llmsim.sizing.workers.workers import Workers
 
 LOCAL, RAY = "local", "ray"
@@ -92,6 +93,7 @@ Plot = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Prints no progress and no notes.")]
 
 
 def command(
@@ -104,6 +106,7 @@ def command(
     allow_plugins: AllowPlugins = False,
     executor: Executor = LOCAL,
     plot: Plot = None,
+    quiet: Quiet = False,
 ) -> int:
     """Searches and writes.
 
@@ -112,6 +115,7 @@ def command(
     """
     from llmsim.api.pictures.files import check_picture
     from llmsim.api.pictures.front import write_picture
+    from llmsim.cli.run.counted import Counted
     from llmsim.cli.run.signals import terminable
     from llmsim.export.files import check_writable_folder
     from llmsim.export.json import json_text, write_json
@@ -129,11 +133,13 @@ def command(
     base = load_base(asked)
     folder = check_writable_folder(output)
     course = study.Course() if asked.halves else None
-    workers = _workers(executor, jobs, fresh=allow_plugins)
-    known = Trials(base, folder, workers, _told, allow_plugins=allow_plugins)
-    _tell_stale(known.journal)
+    progress = Counted(quiet=quiet)
+    workers = _workers(executor, jobs, progress, fresh=allow_plugins)
+    known = Trials(base, folder, workers, progress, allow_plugins=allow_plugins)
+    if not quiet:
+        _tell_stale(known.journal)
     try:
-        with terminable(), workers:
+        with terminable(), progress, workers:
             found = study.search(asked, known.of, trials, seed, course, known.bounds())
     except KeyboardInterrupt:
         raise InterruptedRun(
@@ -173,7 +179,7 @@ def _check_options(path: Path, names: Sequence[str]) -> None:
             raise InputError(f"{path}: {unknown_option(name, known, 'llmsim run')}", field=name)
 
 
-def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
+def _workers(executor: str, jobs: int, watch: "Watch", *, fresh: bool) -> "Workers":
     """The processes that run points; raises InputError for an executor that is none."""
     from llmsim.sizing.workers.ray_worker import RayWorker, actors
     from llmsim.sizing.workers.workers import Workers
@@ -185,8 +191,8 @@ def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
             value=executor,
         )
     if executor == LOCAL:
-        return Workers(jobs, apart=True, fresh=fresh)
-    return Workers(actors(jobs), apart=True, fresh=fresh, start=RayWorker)
+        return Workers(jobs, apart=True, fresh=fresh, watch=watch)
+    return Workers(actors(jobs), apart=True, fresh=fresh, start=RayWorker, watch=watch)
 
 
 def _tell_stale(journal: "Journal") -> None:
@@ -216,14 +222,6 @@ def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -
             f"{changed} changed while the search ran, so that its answers are of two contents; the "
             "same call runs those of the old one again"
         )
-
-
-def _told(trial: "Trial") -> None:
-    """One line on stderr for each run as it ends, where a person may be looking."""
-    if sys.stderr.isatty():
-        from llmsim.search.apply import shown
-
-        print(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}", file=sys.stderr)
 
 
 def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> str:

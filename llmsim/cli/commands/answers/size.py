@@ -139,6 +139,7 @@ Jobs = Annotated[
     typer.Option("--jobs", "-j", min=0, max=1024, help="Sets the processes; 0: one per processor."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Prints JSON instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Prints no progress.")]
 
 
 def command(
@@ -162,9 +163,11 @@ def command(
     seed: Seed = 1,
     jobs: Jobs = 0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> int:
     """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
     from llmsim.api.pictures.files import check_picture
+    from llmsim.cli.run.counted import Counted
     from llmsim.export.files import check_page, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
@@ -177,24 +180,26 @@ def command(
     if html is not None:
         check_page("--html", html)
     between = ";" if any("=" in targets for targets in slo) else ","
-    answer = size(
-        model,
-        ",".join(device),
-        slo=between.join(slo),
-        rate=rate,
-        concurrency=concurrency,
-        dataset=dataset,
-        input=input_tokens,
-        output_tokens=output_tokens,
-        classes=classes,
-        percentile=percentile,
-        max_devices=max_devices,
-        architecture=",".join(architecture),
-        devices_per_node=devices_per_node,
-        engine_profile=engine_profile,
-        seed=seed,
-        jobs=jobs,
-    )
+    with Counted(quiet=quiet) as progress:
+        answer = size(
+            model,
+            ",".join(device),
+            slo=between.join(slo),
+            rate=rate,
+            concurrency=concurrency,
+            dataset=dataset,
+            input=input_tokens,
+            output_tokens=output_tokens,
+            classes=classes,
+            percentile=percentile,
+            max_devices=max_devices,
+            architecture=",".join(architecture),
+            devices_per_node=devices_per_node,
+            engine_profile=engine_profile,
+            seed=seed,
+            jobs=jobs,
+            watch=progress,
+        )
     sys.stdout.write(json_text(answer.as_json()) if as_json else text(answer))
     _write_pictures(answer, plot, html)
     if answer.best is None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
+from llmsim.sizing.workers.watch import NOBODY, Watch
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
@@ -117,6 +118,7 @@ def _of_requests(
     log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float
 ) -> _Found:
     """From a log of single requests."""
+    from llmsim.cli.run.counted import Counted
     from llmsim.validation import read_recording
     from llmsim.validation.fit.calibrate import calibrate, calibration_json, refusal
     from llmsim.validation.report.calibration_table import calibration_markdown
@@ -124,15 +126,17 @@ def _of_requests(
     real = read_recording(log)
     options = _trial_options(arguments, log if real.has_arrivals else None)
     hardware, available = what_can_be_fitted(options)
-    report = calibrate(
-        real,
-        lambda calibration: _simulated(options, calibration),
-        hardware=hardware,
-        wanted=wanted,
-        available=available,
-        skip_seconds=skip_seconds,
-        doctor=lambda log, constants: examined(log, options, constants, skip_seconds),
-    )
+    with Counted(quiet=options.quiet) as progress:
+        progress.begin("simulations")
+        report = calibrate(
+            real,
+            lambda calibration: _simulated(options, calibration, progress),
+            hardware=hardware,
+            wanted=wanted,
+            available=available,
+            skip_seconds=skip_seconds,
+            doctor=lambda log, constants: examined(log, options, constants, skip_seconds, progress),
+        )
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
     return _Found(
         calibration_json(report, source=source), calibration_markdown(report), refusal(report)
@@ -141,17 +145,20 @@ def _of_requests(
 
 def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _Found:
     """From a table of means."""
+    from llmsim.cli.run.counted import Counted
     from llmsim.validation.fit.means import calibrate_means, means_fit_json, means_refusal
     from llmsim.validation.report.means_table import means_fit_markdown
 
     hardware, available = what_can_be_fitted(options)
-    fit = calibrate_means(
-        means,
-        lambda calibration: _simulated(options, calibration),
-        hardware=hardware,
-        wanted=wanted,
-        available=available,
-    )
+    with Counted(quiet=options.quiet) as progress:
+        progress.begin("simulations")
+        fit = calibrate_means(
+            means,
+            lambda calibration: _simulated(options, calibration, progress),
+            hardware=hardware,
+            wanted=wanted,
+            available=available,
+        )
     data = means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}")
     return _Found(data, means_fit_markdown(fit), means_refusal(fit))
 
@@ -170,15 +177,23 @@ def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
     return replace(options, arrivals=options.arrivals or log)
 
 
-def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
+def _simulated(
+    options: "RunOptions", calibration: "Calibration | None", watch: Watch = NOBODY
+) -> "Recording":
     from llmsim.api.preparation.prepare import trial
     from llmsim.validation.logs.recording import recording_of
 
-    return recording_of(trial(replace(options, calibration=calibration)))
+    found = recording_of(trial(replace(options, calibration=calibration)))
+    watch.done()
+    return found
 
 
 def examined(
-    log: "Recording", options: "RunOptions", constants: float, skip_seconds: float
+    log: "Recording",
+    options: "RunOptions",
+    constants: float,
+    skip_seconds: float,
+    watch: Watch = NOBODY,
 ) -> "Diagnosis | None":
     """The engine option that explains a log better than constants do; None where none does."""
     from llmsim.api.preparation.prepare import prepare
@@ -187,7 +202,7 @@ def examined(
     engine = prepare(options).lowered.groups[0].engine
 
     def simulate(changed: Mapping[str, Any]) -> "Recording":
-        return _simulated(replace(options, engine={**options.engine, **changed}), None)
+        return _simulated(replace(options, engine={**options.engine, **changed}), None, watch)
 
     return diagnose(log, simulate, engine, skip_seconds, constants)
 
