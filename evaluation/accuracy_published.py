@@ -14,7 +14,8 @@ from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.adjust.calibration import calibration_of
-from llmsim.validation.fit.means import Means, MeansComparison, calibrate_means, compare_means
+from llmsim.validation.fit.means import MeansComparison, calibrate_means, compare_means
+from llmsim.validation.logs.means_readers import Means
 from llmsim.validation.logs.recording import Recording, recording_of
 
 TRACES = "artifact/dataset/sharegpt_req300_rate10_{}.jsonl"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
     from llmsim.validation.fit.doctor import Diagnosis
-    from llmsim.validation.fit.means import Means
+    from llmsim.validation.logs.means_readers import Means
 
 HELP = (
     "Fit constants of one machine to a recorded run. The constants are a speed factor of the "
@@ -82,7 +82,7 @@ def command(
     """
     from llmsim.export.files import check_writable
     from llmsim.export.json import json_text, write_json
-    from llmsim.validation.fit.means import read_means
+    from llmsim.validation.logs.means_readers import read_means
 
     if not 0 <= skip_seconds < float("inf"):
         raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
