@@ -95,18 +95,22 @@ def read_text(path: Path) -> str:
         input_files.note(path)
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"{path} is a directory; expected a JSON or YAML file")
+            raise InputError(f"{path} is a directory; expected a JSON or YAML file", file=str(path))
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise InputError(f"{path} is a device, not a file; expected a JSON or YAML file")
+            raise InputError(
+                f"{path} is a device, not a file; expected a JSON or YAML file", file=str(path)
+            )
         raw = input_files.read_bytes(path)
     except FileNotFoundError:
         raise InputError(
-            f"{path} does not exist; expected a JSON or YAML file{_neighbours(path)}"
+            f"{path} does not exist; expected a JSON or YAML file{_neighbours(path)}",
+            file=str(path),
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path} cannot be read ({reason}); expected a readable JSON or YAML file"
+            f"{path} cannot be read ({reason}); expected a readable JSON or YAML file",
+            file=str(path),
         ) from None
     try:
         text = raw.decode("utf-8-sig")
@@ -114,10 +118,10 @@ def read_text(path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         byte = raw[error.start]
         raise InputError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8", file=str(path)
         ) from None
     if not text.strip():
-        raise InputError(f"{path} is empty; expected a JSON or YAML object")
+        raise InputError(f"{path} is empty; expected a JSON or YAML object", file=str(path))
     return text
 
 
@@ -143,7 +147,7 @@ def parse_json(text: str, name: str) -> Document:
         _refuse_lone_surrogates(data, text, name)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
+            f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}", file=name
         ) from None
     except _DuplicateKey:
         raise InputError(_duplicate_sentence(text, name)) from None
@@ -151,14 +155,18 @@ def parse_json(text: str, name: str) -> Document:
         offset = _constant_offset(text, str(error))
         column = offset - text.rfind("\n", 0, offset)
         position = f"{name}:{line_at(text, offset)}:{column}"
-        raise InputError(f"{position}: {error} is not JSON; expected a finite number") from None
+        raise InputError(
+            f"{position}: {error} is not JSON; expected a finite number", file=name
+        ) from None
     except RecursionError:
         raise InputError(
-            f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels"
+            f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels",
+            file=name,
         ) from None
     except ValueError:  # the only other one: an integer of more digits than Python converts
         raise InputError(
-            f"{name}: a number has thousands of digits; expected numbers that fit 64 bits"
+            f"{name}: a number has thousands of digits; expected numbers that fit 64 bits",
+            file=name,
         ) from None
     return Document(name, text, data)
 
@@ -183,7 +191,8 @@ def _refuse_lone_surrogates_of(data: Any, name: str) -> None:
     field = _field_of_lone_surrogate(data, "")
     if field:
         raise InputError(
-            f"{name}: {field} is a text with half of a character; expected whole characters"
+            f"{name}: {field} is a text with half of a character; expected whole characters",
+            file=name,
         )
 
 
@@ -219,7 +228,8 @@ def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
         field = _field_of_lone_surrogate(data, "")
         raise InputError(
             f"{position}: {field} is a text with {half}, half of a character; expected whole "
-            "characters"
+            "characters",
+            file=name,
         ) from None
 
 

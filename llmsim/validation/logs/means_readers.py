@@ -122,7 +122,8 @@ def _aiperf(path: Path, data: Mapping[str, Any]) -> Means:
         unit = _UNITS.get(str(metric.get("unit")))
         if unit is None:
             raise InputError(
-                f'{path}: {key}.unit is "{metric.get("unit")}"; it may be {", ".join(_UNITS)}'
+                f'{path}: {key}.unit is "{metric.get("unit")}"; it may be {", ".join(_UNITS)}',
+                file=str(path),
             )
         for ours in STATISTICS:
             theirs = "avg" if ours == "mean" else ours
@@ -170,7 +171,8 @@ def _metrics(path: Path, text: str) -> Means:
     if not values:
         raise InputError(
             f"{path}: {METRICS_SUM.removesuffix('_sum')}_count is 0; scrape the metrics after the "
-            "server has answered requests"
+            "server has answered requests",
+            file=str(path),
         )
     counts = {
         name: int(totals[metric]) for name, metric in METRICS_COUNTS.items() if metric in totals
@@ -209,7 +211,8 @@ def _samples(path: Path, text: str) -> Iterator[tuple[str, str, float]]:
         if found is None or value is None:
             raise InputError(
                 f"{path}:{number}: {shown(line)} is no sample of a metric; it needs a name, its "
-                "labels and a number"
+                "labels and a number",
+                file=str(path),
             )
         yield name, found[2] or "", _number(path, f"{name} in line {number}", value)
 
@@ -218,6 +221,7 @@ def _number(path: Path, name: str, value: Any) -> float:
     number = finite(value)
     if number is None or not 0 <= number <= LARGEST:
         raise InputError(
-            f"{path}: {name} is {shown(value)}; it must be a number from 0 to {LARGEST:g}"
+            f"{path}: {name} is {shown(value)}; it must be a number from 0 to {LARGEST:g}",
+            file=str(path),
         )
     return number

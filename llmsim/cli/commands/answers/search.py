@@ -176,7 +176,9 @@ def _check_options(path: Path, names: Sequence[str]) -> None:
     ]
     for name in names:
         if name.startswith("--") and name not in known:
-            raise InputError(f"{path}: {unknown_option(name, known, 'llmsim run')}", field=name)
+            raise InputError(
+                f"{path}: {unknown_option(name, known, 'llmsim run')}", file=str(path), field=name
+            )
 
 
 def _workers(executor: str, jobs: int, watch: "Watch", *, fresh: bool) -> "Workers":
