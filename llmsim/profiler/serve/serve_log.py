@@ -1,5 +1,5 @@
-"""`python -m profiler serve-log`: runs a real serving engine on a trace and records what it did, as
-ground truth.
+"""`python -m llmsim.profiler serve-log`: runs a real serving engine on a trace and records what it
+did, as ground truth.
 """
 
 from __future__ import annotations
