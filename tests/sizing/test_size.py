@@ -22,7 +22,7 @@ from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, fits, pruned_reason
 from llmsim.sizing.capacity import able, capacity, misses
-from llmsim.sizing.emit import emit
+from llmsim.sizing.emit import emit, not_written
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.pictures import html, plot
@@ -353,6 +353,7 @@ def test_sglang_is_planned_by_its_own_rules(answer: Answer, tmp_path: Path) -> N
     assert (group.engine.scheduler, group.engine.engine_profile) == ("sglang", "sglang-0.5.23")
     assert found.as_json()["best"]["options"]["engine_profile"] == "sglang-0.5.23"
     names = [path.name for path in found.emit(tmp_path)]
+    assert not_written(best.plan).endswith("are not written for SGLang")
     assert sorted(names) == ["cluster.json", "llmsim.sh", "sglang.sh"]
     assert "vLLM's rules" not in (tmp_path / "sglang.sh").read_text()
 
@@ -365,6 +366,7 @@ def test_attention_and_ffn_apart(tmp_path: Path) -> None:
     over_nodes = found.found.pruned.counts[BOUND]
     assert over_nodes, "layouts of whole nodes cannot come near the best one"
     assert [path.name for path in emit(found.best.plan, tmp_path)] == ["cluster.json"]
+    assert "no server of theirs starts this deployment" in not_written(found.best.plan)
 
 
 def test_a_role_is_measured_beside_one_that_fits() -> None:
@@ -811,6 +813,7 @@ def test_files_for_devices_of_other_vendors(
     written = {path.name for path in emit(plan, tmp_path)}
     assert files | {"vllm.sh", "cluster.json"} <= written and "dynamo.yaml" not in written
     assert variable in (tmp_path / "vllm.sh").read_text()
+    assert "dynamo.yaml" in not_written(plan) and not_written(plan).endswith(f"vLLM on {device}")
     texts = "".join(path.read_text() for path in tmp_path.iterdir())
     assert "nvidia" not in texts.lower().replace("nvidia.com/v1alpha1", "")
     if files:

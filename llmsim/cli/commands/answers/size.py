@@ -171,6 +171,7 @@ def command(
     from llmsim.export.files import check_page, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
+    from llmsim.sizing.emit import not_written
     from llmsim.sizing.size import size
 
     if emit is not None:
@@ -207,6 +208,9 @@ def command(
     if emit is not None:
         for path in answer.emit(emit):
             print(path, file=sys.stderr)
+        left_out = not_written(answer.best.plan)
+        if left_out and not quiet:
+            print(f"note: {left_out}", file=sys.stderr)
     return 0
 
 
