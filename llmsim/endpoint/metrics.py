@@ -21,6 +21,7 @@ from llmsim.export.benchmark_formats.vllm_metrics import (
     full_name,
     labels_of,
 )
+from llmsim.export.benchmark_formats.vllm_metrics import Metric as Named
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -51,17 +52,8 @@ class Metrics(Collector):
         self._registry.register(EngineMetrics(live, groups, options))
         self._registry.register(self)
         longest = max(group.max_model_len for group in groups)
-        self._histograms = {
-            metric.name: Histogram(
-                full_name(metric.name),
-                metric.help,
-                ENGINE_LABELS,
-                buckets=metric.buckets.bounds(longest),
-                registry=self._registry,
-            )
-            for metric in HISTOGRAMS
-            if metric.buckets is not None
-        }
+        self._histograms = {metric.name: self._histogram(metric, longest) for metric in HISTOGRAMS}
+        """By name, the histogram of each group: a server observes a value with every token."""
         self._success = Counter(
             full_name(SUCCESS.name), SUCCESS.help, labels_of(SUCCESS), registry=self._registry
         )
@@ -72,13 +64,22 @@ class Metrics(Collector):
             registry=self._registry,
         )
         for group in groups:
-            for histogram in self._histograms.values():
-                histogram.labels(*engine_labels(group))
             for reason in FINISH_REASONS:
                 self._success.labels(*engine_labels(group), reason)
         for model in models:
             for reason in ADMISSION_REASONS:
                 self._rejections.labels(model, reason)
+
+    def _histogram(self, metric: Named, max_model_len: int) -> list[Histogram]:
+        assert metric.buckets is not None, "it is a histogram"
+        whole = Histogram(
+            full_name(metric.name),
+            metric.help,
+            ENGINE_LABELS,
+            buckets=metric.buckets.bounds(max_model_len),
+            registry=self._registry,
+        )
+        return [whole.labels(*engine_labels(group)) for group in self._groups]
 
     def text(self) -> bytes:
         """The exposition."""
@@ -140,7 +141,7 @@ class Metrics(Collector):
             self._observe(stream, "request_max_num_generation_tokens", longest)
 
     def _observe(self, stream: Stream, name: str, value: float) -> None:
-        self._histograms[name].labels(*self._labels(stream)).observe(value)
+        self._histograms[name][stream.group].observe(value)
 
     def _labels(self, stream: Stream) -> tuple[str, str]:
         """Those of its engine; of the first of its model, if no engine has had it."""
