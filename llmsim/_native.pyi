@@ -2495,6 +2495,21 @@ class Simulation:
         Rows of requests that have ended; they are forgotten, and may be asked again.
         """
 
+    def progress(self, rows: Sequence[int]) -> dict:
+        """
+        The engine's times of these requests, their groups and counts, as the table of requests has them.
+        """
+
+    def engine_counters(self) -> dict:
+        """
+        Per group: requests that wait for something else than room, and totals of tokens that were looked up and found.
+        """
+
+    def step_tokens(self) -> list:
+        """
+        Per group: pairs of the tokens of a step that gave answers, and how many steps had them.
+        """
+
     def gauges(self) -> list:
         """
         Per group: requests that run, requests that wait, KV blocks in use, and all blocks.

@@ -44,6 +44,21 @@ class GroupGauges:
     kv_blocks: int
 
 
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """A request as its engine knows it (`llmsim.columns.RequestColumns`); -1: it has not come so
+    far.
+    """
+
+    group: int
+    queued_ps: int
+    scheduled_ps: int
+    first_token_ps: int
+    finish_ps: int
+    cached_tokens: int
+    preemptions: int
+
+
 class LiveSimulation:
     """Requests are asked at times that are not before the last event; `advance` moves the clock.
 
@@ -130,6 +145,26 @@ class LiveSimulation:
     def statuses(self, rows: Sequence[int]) -> list[Status]:
         """Where each of these requests stands."""
         return [Status(status) for status in self._simulation.statuses(list(rows))]
+
+    def progress(self, row: int) -> EngineProgress:
+        """What the engine knows of a request; raises ValueError where there is no such row."""
+        columns = self._simulation.progress([row])
+        return EngineProgress(*(int(columns[name][0]) for name in EngineProgress.__slots__))
+
+    def engine_counters(self) -> dict[str, list[int]]:
+        """Totals that only a server shows, a value per group: how prompts found their KV."""
+        return {
+            name: np.asarray(values).tolist()
+            for name, values in self._simulation.engine_counters().items()
+        }
+
+    def accepted_at(self) -> list[list[int]]:
+        """Drafts of each position that held, by group."""
+        return [np.asarray(values).tolist() for values in self._simulation.accepted_at()]
+
+    def step_tokens(self) -> list[list[tuple[int, int]]]:
+        """(tokens, steps that had so many) of the steps that gave answers, by group."""
+        return [list(steps) for steps in self._simulation.step_tokens()]
 
     def gauges(self) -> list[GroupGauges]:
         """What each group holds now."""

@@ -12,31 +12,32 @@ import numpy as np
 
 from llmsim.core import PS_PER_S, Int64
 from llmsim.export.benchmark_formats.tables import EPOCH_NS, Floats, RunTables, seconds
+from llmsim.export.benchmark_formats.vllm_metrics import NAMED, SUCCESS, Metric, full_name
 
-TTFT_BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-TOKEN_TIME_BUCKETS = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-)  # fmt: skip
-LATENCY_BUCKETS = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
-TOKEN_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_LONGEST = 500_000
+"""Tokens of the last bucket of a histogram of tokens: a run folder does not say how long a sequence
+may be.
+"""
 
 
 @dataclass(frozen=True)
 class Histogram:
     """A histogram: when each value was seen, and the value."""
 
-    name: str
-    help: str
+    metric: Metric
     at_ps: Int64
     values: Floats
-    buckets: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """As Prometheus knows it."""
+        return full_name(self.metric.name)
+
+    @property
+    def buckets(self) -> tuple[float, ...]:
+        """Upper bounds."""
+        assert self.metric.buckets is not None, "it is a histogram"
+        return self.metric.buckets.bounds(_LONGEST)
 
 
 def openmetrics(tables: RunTables) -> Iterator[str]:
@@ -85,38 +86,35 @@ def _gauges(tables: RunTables) -> Iterator[str]:
     series = tables.series
     blocks = {int(g["group"]): max(int(g["num_blocks"]) - 1, 1) for g in tables.summary["kv_cache"]}
     usable = np.array([blocks[int(group)] for group in series["group"]], dtype=np.float64)
-    gauges = (
-        ("vllm:num_requests_running", "Requests in execution.", series["running"]),
-        ("vllm:num_requests_waiting", "Requests that wait.", series["waiting"]),
-        (
-            "vllm:kv_cache_usage_perc",
-            "KV cache usage, 1 is full.",
-            series["kv_blocks_used"] / usable,
-        ),
-    )
-    for name, text, values in gauges:
-        yield f"# TYPE {name} gauge"
-        yield f"# HELP {name} {text}"
-        yield from _rows(tables, name, values.tolist())
+    gauges = {
+        "num_requests_running": series["running"],
+        "num_requests_waiting": series["waiting"],
+        "kv_cache_usage_perc": series["kv_blocks_used"] / usable,
+    }
+    for name, values in gauges.items():
+        yield from _head(full_name(name), NAMED[name].help, "gauge")
+        yield from _rows(tables, full_name(name), values.tolist())
+
+
+_COUNTED = {
+    "prompt_tokens": "prompt_tokens",
+    "generation_tokens": "generation_tokens",
+    "num_preemptions": "preemptions",
+    "prefix_cache_queries": "queried_tokens",
+    "prefix_cache_hits": "hit_tokens",
+}
+"""The column of the series that each counter adds up."""
 
 
 def _counters(tables: RunTables) -> Iterator[str]:
     series = tables.series
-    counters = (
-        ("vllm:prompt_tokens", "Prompt tokens processed.", "prompt_tokens"),
-        ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
-        ("vllm:num_preemptions", "Preemptions.", "preemptions"),
-        ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", "queried_tokens"),
-        ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", "hit_tokens"),
-    )
-    for name, text, column in counters:
+    for name, column in _COUNTED.items():
         totals = np.zeros(len(series[column]), dtype=np.int64)
         for engine in np.unique(series["group"]):
             mine = series["group"] == engine
             totals[mine] = np.cumsum(series[column][mine])
-        yield f"# TYPE {name} counter"
-        yield f"# HELP {name} {text}"
-        yield from _rows(tables, f"{name}_total", totals.tolist())
+        yield from _head(full_name(name), NAMED[name].help, "counter")
+        yield from _rows(tables, f"{full_name(name)}_total", totals.tolist())
 
 
 def _rows(tables: RunTables, name: str, values: Sequence[float]) -> Iterator[str]:
@@ -129,45 +127,29 @@ def _rows(tables: RunTables, name: str, values: Sequence[float]) -> Iterator[str
 
 
 def _histograms(tables: RunTables) -> Iterator[Histogram]:
+    """All are noted when a request ends, but for the time to first token."""
     first, finish = tables.ps("first_token_ps"), tables.ps("finish_ps")
     scheduled, queued = tables.ps("scheduled_ps"), tables.ps("queued_ps")
-    tokens = tables.whole("emitted_tokens")
-    latencies = (
-        ("time_to_first_token", "Time to first token.", first, tables.ps("ttft_ps"), TTFT_BUCKETS),
-        (
-            "e2e_request_latency",
-            "End-to-end latency.",
-            finish,
-            tables.ps("e2el_ps"),
-            LATENCY_BUCKETS,
-        ),
-        ("request_queue_time", "Time in the queue.", finish, scheduled - queued, LATENCY_BUCKETS),
-        ("request_prefill_time", "Time in prefill.", finish, first - scheduled, LATENCY_BUCKETS),
-        ("request_decode_time", "Time in decode.", finish, finish - first, LATENCY_BUCKETS),
-        ("request_inference_time", "Time running.", finish, finish - scheduled, LATENCY_BUCKETS),
-    )
-    for name, text, at, value, buckets in latencies:
-        yield Histogram(f"vllm:{name}_seconds", f"{text}", at, seconds(value), buckets)
-    tpot = tables.tpot_ps / PS_PER_S
-    yield Histogram(
-        "vllm:request_time_per_output_token_seconds",
-        "Mean time per output token of a request.",
-        finish,
-        tpot,
-        TOKEN_TIME_BUCKETS,
-    )
-    counts = (
-        ("prompt", tables.whole("input_tokens")),
-        ("generation", tokens),
-    )
-    for name, value in counts:
-        yield Histogram(
-            f"vllm:request_{name}_tokens",
-            f"Tokens of each {name}.",
-            finish,
-            value.astype(np.float64),
-            TOKEN_BUCKETS,
-        )
+    prompt, answer = tables.whole("input_tokens"), tables.whole("emitted_tokens")
+    single = np.where(answer == 1, 0.0, tables.tpot_ps / PS_PER_S)
+    yield Histogram(NAMED["time_to_first_token_seconds"], first, seconds(tables.ps("ttft_ps")))
+    noted = {
+        "e2e_request_latency_seconds": seconds(tables.ps("e2el_ps")),
+        "request_queue_time_seconds": seconds(scheduled - queued),
+        "request_prefill_time_seconds": seconds(first - scheduled),
+        "request_decode_time_seconds": seconds(finish - first),
+        "request_inference_time_seconds": seconds(finish - scheduled),
+        "request_time_per_output_token_seconds": single,
+        "request_prompt_tokens": prompt,
+        "request_generation_tokens": answer,
+        "request_max_num_generation_tokens": answer,
+        "request_params_n": np.ones(len(answer)),
+        "request_params_max_tokens": tables.whole("output_tokens"),
+        "request_num_preemptions": tables.whole("preemptions"),
+        "request_prefill_kv_computed_tokens": prompt - tables.whole("cached_tokens"),
+    }
+    for name, values in noted.items():
+        yield Histogram(NAMED[name], finish, values.astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -202,7 +184,7 @@ def _families(
     database of Prometheus keeps no types.
     """
     stamps = [_stamp(time_ps) for time_ps in times]
-    yield from _head(f"{histogram.name}_bucket", histogram.help)
+    yield from _head(f"{histogram.name}_bucket", histogram.metric.help)
     names = [_float(f"{bound:g}") for bound in histogram.buckets] + ["+Inf"]
     for engine, points in of_engines:
         for column, name in enumerate(names):
@@ -210,20 +192,20 @@ def _families(
             labels = _labels(tables, engine, bucket_of)
             for stamp, count in zip(stamps, points.buckets[:, column].tolist(), strict=True):
                 yield f"{histogram.name}_bucket{labels} {count} {stamp}"
-    yield from _head(f"{histogram.name}_count", histogram.help)
+    yield from _head(f"{histogram.name}_count", histogram.metric.help)
     for engine, points in of_engines:
         labels = _labels(tables, engine)
         for stamp, count in zip(stamps, points.buckets[:, -1].tolist(), strict=True):
             yield f"{histogram.name}_count{labels} {count} {stamp}"
-    yield from _head(f"{histogram.name}_sum", histogram.help)
+    yield from _head(f"{histogram.name}_sum", histogram.metric.help)
     for engine, points in of_engines:
         labels = _labels(tables, engine)
         for stamp, total in zip(stamps, points.sums.tolist(), strict=True):
             yield f"{histogram.name}_sum{labels} {total:.12g} {stamp}"
 
 
-def _head(name: str, text: str) -> Iterator[str]:
-    yield f"# TYPE {name} unknown"
+def _head(name: str, text: str, kind: str = "unknown") -> Iterator[str]:
+    yield f"# TYPE {name} {kind}"
     yield f"# HELP {name} {text}"
 
 
@@ -234,8 +216,7 @@ def _float(name: str) -> str:
 
 def _successes(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
     finish, group = tables.ps("finish_ps"), tables.whole("group")
-    yield "# TYPE vllm:request_success counter"
-    yield "# HELP vllm:request_success Requests that finished, by reason."
+    yield from _head(full_name(SUCCESS.name), SUCCESS.help, "counter")
     for engine in engines:
         mine = np.sort(finish[group == engine])
         labels = _labels(tables, engine, ',finished_reason="length"')

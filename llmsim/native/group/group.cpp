@@ -508,11 +508,17 @@ void Group::record_output(Ps now, const StepTimes& times, const Held& held) {
   }
 }
 
+void Group::update(const Batch& batch, std::vector<RequestId>& finished) {
+  if (step_tokens) step_tokens->ends(batch, log_);
+  scheduler_->update(batch, finished);
+  if (step_tokens) step_tokens->ended(batch, log_, sequences_);
+}
+
 void Group::complete_at_once(const Batch& batch, Ps now) {
   log_.begin_build(static_cast<std::int32_t>(output_times_.size()));
   record_output(now, {.start = now, .end = now}, {now, now, now});
   finished_.clear();
-  scheduler_->update(batch, finished_);
+  update(batch, finished_);
   outstanding_ -= static_cast<std::int32_t>(finished_.size());
   if (key_log_ != nullptr) key_log_->publish(now);
   if (schedule) schedule->completed_last(now, *scheduler_, finished_);
@@ -655,7 +661,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
-    scheduler_->update(slot.batch, finished);
+    update(slot.batch, finished);
     if (moves_ != nullptr) moves_->step_ended(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);

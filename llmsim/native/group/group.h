@@ -332,8 +332,11 @@ class Group final : public Entity, public StepSink {
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
   std::unique_ptr<DeviceShares> shares;        // null: not recorded
+  std::unique_ptr<StepTokens> step_tokens;     // null: not recorded
 
  private:
+  // The scheduler hears of the end of a step.
+  void update(const Batch& batch, std::vector<RequestId>& finished);
   // Requests that its engine has not seen.
   std::int32_t num_unseen() const {
     std::int32_t prompts = static_cast<std::int32_t>(inbox_.size());

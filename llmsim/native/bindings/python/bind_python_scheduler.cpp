@@ -96,13 +96,17 @@ void PythonScheduler::note_scheduled(Ps now, const Item& item) {
   const std::int32_t cached =
       elsewhere == elsewhere_.end() ? item.computed_before : elsewhere->second;
   log_.first_scheduled(item.request, now, cached);
+  log_.began_with(item.request, item.computed_before);
   if (elsewhere == elsewhere_.end()) {
     counters_.prompt_tokens += s.prompt_tokens;
+    counters_.prompt_cached_tokens += std::min(cached, s.prompt_tokens);
   } else {
     elsewhere_.erase(elsewhere);
   }
   counters_.prefix_queried_tokens += s.prompt_tokens;
   counters_.prefix_hit_tokens += cached;
+  counters_.first_queried_tokens += s.prompt_tokens;
+  counters_.first_hit_tokens += cached;
 }
 
 // All calls come first: where one of them is interrupted, nothing of ours has changed.
