@@ -161,11 +161,15 @@ class Session:
         await asyncio.sleep(0.001)
         assert self.endpoint.engine.unfinished == 0 and self.endpoint.engine.failure is None
 
-    def requests(self) -> Any:
-        """The table of the requests in the run of the trace."""
+    def run(self) -> Any:
+        """The run of the trace."""
         trace = self._recorder.finish(self.clock.time_ps)
         assert trace is not None
-        return llmsim.run(self._path, trace, **self._options).requests
+        return llmsim.run(self._path, trace, **self._options)
+
+    def requests(self) -> Any:
+        """The table of its requests."""
+        return self.run().requests
 
 
 def prompts(seed: int, number: int, longest: int) -> list[list[int]]:
@@ -296,6 +300,33 @@ def test_values_are_those_of_the_run_with_preemptions_and_several_answers(tmp_pa
     assert scrape.total("num_requests_running") == scrape.total("num_requests_waiting") == 0
 
 
+def test_an_export_of_the_run_ends_with_what_the_server_said(tmp_path: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    words = ["--engine-profile", "vllm-0.33", "--num-gpu-blocks-override", "120"]
+    options = {"engine_profile": "vllm-0.33", "num_gpu_blocks_override": 120}
+    with ExitStack() as stack:
+        session = Session(tmp_path, stack, *words, cluster="h100_llama31_8b.json", **options)
+        scrape, _, _ = served(session, 40, 400, 150)
+        session.run().to_openmetrics(tmp_path / "metrics.txt")
+    last: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    text = (tmp_path / "metrics.txt").read_text(encoding="utf-8")
+    for family in parser.text_string_to_metric_families(text):
+        for one in family.samples:
+            last[one.name, frozenset(one.labels.items())] = one.value
+    compared: dict[str, int] = {}
+    samples = [one for family in scrape.families.values() for one in family.samples]
+    for one in samples:
+        key = (one.name, frozenset(one.labels.items()))
+        if key not in last or one.name.startswith(("vllm:prefix_cache", "vllm:request_params_n")):
+            continue
+        if one.name.startswith("vllm:request_max_num"):
+            continue  # a trace does not say which answers are those to one prompt
+        compared[one.name] = compared.get(one.name, 0) + 1
+        assert last[key] == pytest.approx(one.value, rel=1e-9), key
+    assert len(compared) > 40 and compared["vllm:inter_token_latency_seconds_bucket"] == 20
+    assert compared["vllm:prompt_tokens_cached_total"] == 1
+
+
 def test_first_tokens_and_gaps_are_those_that_clients_see(tmp_path: Path) -> None:
     with ExitStack() as stack:
         session = Session(tmp_path, stack, cluster="h100_llama31_8b.json")
@@ -320,6 +351,8 @@ def test_drafts_are_counted_by_position(tmp_path: Path) -> None:
         session = Session(tmp_path, stack, *words, cluster="h100_llama31_8b.json", **options)
         scrape, finished, requests = served(session, 30, 300, 60)
     check_requests(scrape, finished)
+    gaps = [gap / 1e12 for gaps in requests["itl_ps"] for gap in gaps if gap > 0]
+    scrape.histogram("inter_token_latency_seconds", gaps)
     accepted = scrape.total("spec_decode_num_accepted_tokens")
     assert scrape.total("spec_decode_num_draft_tokens") == requests["verified_tokens"].sum()
     assert accepted == requests["accepted_tokens"].sum() > 0

@@ -6,7 +6,6 @@ latencies are cumulative at the same times. `promtool tsdb create-blocks-from op
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,10 @@ may be.
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram: when each value was seen, and the value."""
+    """A histogram: where and when each value was seen, and the value."""
 
     metric: Metric
+    group: Int64
     at_ps: Int64
     values: Floats
 
@@ -46,11 +46,11 @@ def openmetrics(tables: RunTables) -> Iterator[str]:
     yield from _cache_config(tables)
     yield from _gauges(tables)
     yield from _counters(tables)
-    group = tables.whole("group")
     times = _times(tables)
     for histogram in _histograms(tables):
-        points = [_cumulative(histogram, group == engine, times) for engine in engines]
+        points = [_cumulative(histogram, engine, times) for engine in engines]
         yield from _families(tables, histogram, list(zip(engines, points, strict=True)), times)
+    yield from _cached_prompts(tables, engines, times)
     yield from _successes(tables, engines, times)
     yield "# EOF"
 
@@ -127,12 +127,15 @@ def _rows(tables: RunTables, name: str, values: Sequence[float]) -> Iterator[str
 
 
 def _histograms(tables: RunTables) -> Iterator[Histogram]:
-    """All are noted when a request ends, but for the time to first token."""
+    """All are noted when a request ends, but for those of its tokens."""
+    group = tables.whole("group")
     first, finish = tables.ps("first_token_ps"), tables.ps("finish_ps")
     scheduled, queued = tables.ps("scheduled_ps"), tables.ps("queued_ps")
     prompt, answer = tables.whole("input_tokens"), tables.whole("emitted_tokens")
     single = np.where(answer == 1, 0.0, tables.tpot_ps / PS_PER_S)
-    yield Histogram(NAMED["time_to_first_token_seconds"], first, seconds(tables.ps("ttft_ps")))
+    ttft = seconds(tables.ps("ttft_ps"))
+    yield Histogram(NAMED["time_to_first_token_seconds"], group, first, ttft)
+    yield _token_gaps(tables)
     noted = {
         "e2e_request_latency_seconds": seconds(tables.ps("e2el_ps")),
         "request_queue_time_seconds": seconds(scheduled - queued),
@@ -149,7 +152,20 @@ def _histograms(tables: RunTables) -> Iterator[Histogram]:
         "request_prefill_kv_computed_tokens": prompt - tables.whole("cached_tokens"),
     }
     for name, values in noted.items():
-        yield Histogram(NAMED[name], finish, values.astype(np.float64))
+        yield Histogram(NAMED[name], group, finish, values.astype(np.float64))
+
+
+def _token_gaps(tables: RunTables) -> Histogram:
+    """The times between the steps that gave a request tokens: those of one step have none."""
+    offsets, gaps = tables.itl
+    lengths = np.diff(offsets)
+    passed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(gaps)))
+    first = tables.ps("first_token_ps") - passed[offsets[:-1]]
+    at_ps = np.repeat(first, lengths) + passed[1:]
+    known = gaps > 0
+    group = np.repeat(tables.whole("group"), lengths)
+    metric = NAMED["inter_token_latency_seconds"]
+    return Histogram(metric, group[known], at_ps[known], seconds(gaps[known]))
 
 
 @dataclass(frozen=True)
@@ -161,10 +177,8 @@ class Points:
     sums: Floats
 
 
-def _cumulative(
-    histogram: Histogram, rows: "np.ndarray[Any, np.dtype[np.bool_]]", times: list[int]
-) -> Points:
-    known = rows & ~np.isnan(histogram.values)
+def _cumulative(histogram: Histogram, engine: int, times: list[int]) -> Points:
+    known = (histogram.group == engine) & ~np.isnan(histogram.values)
     values, at = histogram.values[known], histogram.at_ps[known]
     moment = np.searchsorted(np.asarray(times), at)
     slot = np.searchsorted(histogram.buckets, values)
@@ -214,12 +228,44 @@ def _float(name: str) -> str:
     return name if name == "+Inf" or "." in name or "e" in name else f"{name}.0"
 
 
-def _successes(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
-    finish, group = tables.ps("finish_ps"), tables.whole("group")
-    yield from _head(full_name(SUCCESS.name), SUCCESS.help, "counter")
+def _cached_prompts(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
+    """Counted when requests first run, whatever becomes of them."""
+    name = "prompt_tokens_cached"
+    yield from _head(full_name(name), NAMED[name].help, "counter")
+    at_ps, cached = _of_all(tables, "scheduled_ps"), _of_all(tables, "cached_tokens")
+    ran, group = at_ps >= 0, _of_all(tables, "group")
     for engine in engines:
-        mine = np.sort(finish[group == engine])
-        labels = _labels(tables, engine, ',finished_reason="length"')
-        for time_ps in times:
-            count = int(np.searchsorted(mine, time_ps, "right"))
-            yield f"vllm:request_success_total{labels} {count} {_stamp(time_ps)}"
+        mine = ran & (group == engine)
+        order = np.argsort(at_ps[mine], kind="stable")
+        totals = np.concatenate(([0], np.cumsum(cached[mine][order])))
+        moments = np.searchsorted(at_ps[mine][order], times, "right")
+        labels = _labels(tables, engine)
+        for time_ps, total in zip(times, totals[moments].tolist(), strict=True):
+            yield f"{full_name(name)}_total{labels} {total} {_stamp(time_ps)}"
+
+
+def _of_all(tables: RunTables, name: str) -> Int64:
+    """A column of all requests; -1 where it is null."""
+    return np.asarray(tables.requests.column(name).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _successes(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
+    status = np.asarray(tables.requests.column("status").to_pylist())
+    group = _of_all(tables, "group")
+    yield from _head(full_name(SUCCESS.name), SUCCESS.help, "counter")
+    for reason, (ended_as, column) in _ENDS.items():
+        at_ps = _of_all(tables, column)
+        for engine in engines:
+            mine = np.sort(at_ps[(status == ended_as) & (group == engine)])
+            labels = _labels(tables, engine, f',finished_reason="{reason}"')
+            for time_ps in times:
+                count = int(np.searchsorted(mine, time_ps, "right"))
+                yield f"vllm:request_success_total{labels} {count} {_stamp(time_ps)}"
+
+
+_ENDS = {
+    "length": ("finished", "finish_ps"),
+    "abort": ("cancelled", "cancelled_ps"),
+    "error": ("failed", "cancelled_ps"),
+}
+"""By reason, the status of such requests and the column that says when they ended."""
