@@ -74,12 +74,6 @@ def _is_outlined(engine: EngineArgs, *, tiers: bool) -> bool:
     return tiers or engine.skip_prefill or engine.scheduling_policy != "fcfs"
 
 
-def _runs_in_outline(group: Group, *, tiers: bool) -> bool:
-    """Whether the outline of SGLang's scheduler runs the group."""
-    drafts_with_role = group.pd_type is not None and group.engine.speculation is not None
-    return drafts_with_role or _is_outlined(group.engine, tiers=tiers)
-
-
 def _with_parameter(group: Group, name: str, value: int) -> Group:
     parameters = dict(group.engine.scheduler_parameters) | {name: value}
     return replace(
@@ -99,16 +93,15 @@ def _without_default_cache(group: Group) -> Group:
 
 def _with_overlap(group: Group, *, tiers: bool) -> Group:
     """The group without overlapped steps where SGLang has none, which is with pipeline stages, and
-    where its scheduler is the outline of SGLang's: with KV tiers, decodes alone, another order of
-    the queue, or drafts in a group with a role.
+    where its scheduler is the outline of SGLang's: with KV tiers, decodes alone, or another order
+    of the queue.
     """
-    if not _runs_in_outline(group, tiers=tiers) and group.pp == 1:
+    if not _is_outlined(group.engine, tiers=tiers) and group.pp == 1:
         return group
     if group.engine.speculation is not None:
         raise NotYetError(
-            "speculative_config with the scheduler sglang does not run together with pd_type, "
-            "pp_size, KV tiers, skip_prefill or another scheduling_policy than fcfs; remove one of "
-            "them"
+            "speculative_config with the scheduler sglang does not run together with pp_size, KV "
+            "tiers, skip_prefill or another scheduling_policy than fcfs; remove one of them"
         )
     return without_overlap(group)
 
@@ -126,7 +119,7 @@ def with_host_gap(group: Group, *, tiers: bool) -> Group:
     engine = group.engine
     if engine.scheduler != SGLANG or not engine.is_default("host_gap_ps"):
         return group
-    if overlaps(group) or group.pp > 1 or _runs_in_outline(group, tiers=tiers):
+    if overlaps(group) or group.pp > 1 or _is_outlined(group.engine, tiers=tiers):
         return group
     profile = load_profile(engine.engine_profile)
     origin = MappingProxyType(dict(engine.origin) | {"host_gap_ps": synchronous_origin(profile)})

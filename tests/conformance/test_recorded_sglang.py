@@ -144,6 +144,21 @@ def test_the_recordings_cover_what_the_scheduler_decides() -> None:
     assert sum(any(step["preempted"] for step in case["steps"]) for case in by_priority) >= 2
 
 
+def test_the_recordings_cover_drafts_beside_roles_and_ranks() -> None:
+    cases = [load_recording(path) for path in sorted(RECORDINGS.iterdir())]
+    drafting = [one for one in cases if one["config"]["speculative_algorithm"] is not None]
+    for name, values in (
+        ("disaggregation_mode", {"prefill", "decode", "pair"}),
+        ("dp_size", {2, 3}),
+    ):
+        beside = [one for one in drafting if one["config"][name] in values]
+        configs = [one["config"] for one in beside]
+        assert {config[name] for config in configs} == values
+        assert {config["disable_overlap_schedule"] for config in configs} == {False, True}
+        assert {config["speculative_eagle_topk"] for config in configs} == {1, 4}
+        assert any(step["preempted"] for one in beside for step in one["steps"])
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -267,7 +267,7 @@ void Group::expect(Ps now) {
 void Group::wake(Ps now) {
   if (paused_) return;
   const bool agrees = lockstep_ != nullptr && lockstep_->about_to_agree();
-  const bool waits = num_offers_ > 0 || joins_idle_ || agrees;
+  const bool waits = num_offers_ > 0 || joins_idle_ || withholds() || agrees;
   const Ps seen = waits ? kEndOfTime : next_inbox();
   const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);
@@ -620,7 +620,8 @@ void Group::note_times(const StepTimes& times, Ps now) {
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
 // other members to join it.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
-  if (joins_idle_ || full() || (idles_along() ? num_offers_ > 0 : !has_place())) {
+  const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place();
+  if (joins_idle_ || full() || has_offered) {
     tell_load(now);
   } else {
     drain_inbox(now);
@@ -628,18 +629,29 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   open_gate(now);
   const bool one_by_one = idles_along() || moves_ != nullptr;  // who waits for KV holds up others
   const std::size_t most = one_by_one ? 1 : static_cast<std::size_t>(rounds_ahead);
-  while (!joins_idle_ && !gated_ && num_offers_ < most) {
+  while (!joins_idle_ && !gated_ && !withholds() && num_offers_ < most) {
     if (rounds_ != nullptr && !(passes_together() && full()))
       rounds_->set_round(round + static_cast<std::int64_t>(num_offers_), now);
     if (!build_next(now)) break;
-    free_slot().opened = now;
-    calls_.push_back(true);
-    if (++num_offers_ == 1) gate(now);
+    note_offer(now);
   }
-  const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again();
+  const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again() && !withholds();
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
+}
+
+void Group::note_offer(Ps now) {
+  free_slot().opened = now;
+  calls_.push_back(true);
+  if (++num_offers_ == 1) gate(now);
+}
+
+void Group::offer_withheld(Ps now) {
+  if (!withholds()) return;
+  rounds_->release();
+  nothing_to_build_ = false;
+  if (build_next(now)) note_offer(now);
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {

@@ -221,6 +221,12 @@ class Group final : public Entity, public StepSink {
   }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round, std::int64_t rounds_ahead);
+  // Nobody has prompts: the decodes that its scheduler withholds are its offer. Or others have
+  // some, and it keeps its decodes back.
+  void offer_withheld(Ps now);
+  void keep_back() {
+    if (withholds()) rounds_->forgo();
+  }
   bool has_offer() const { return num_offers_ > 0 && !gated_; }
   // Whether it has as many batches in flight as it may have, or waits for its devices to be no
   // further behind its dummies than they may be behind batches. Dummies take no place in the queue
@@ -231,7 +237,7 @@ class Group final : public Entity, public StepSink {
     return num_in_flight_ >= depth() && newest_is_dummy();
   }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
-  bool settled() const { return (full() || has_offer() || joins_idle_) && !load_; }
+  bool settled() const { return (full() || has_offer() || joins_idle_ || withholds()) && !load_; }
   bool may_join_idle() const {
     const bool has_work = !idles_along() && scheduler_->has_requests();
     return num_in_flight_ < depth() && !gated_ && num_offers_ == 0 &&
@@ -383,6 +389,8 @@ class Group final : public Entity, public StepSink {
   bool passes_together() const {
     return lockstep_ != nullptr && rounds_ != nullptr && rounds_->idles_along();
   }
+  bool withholds() const { return rounds_ != nullptr && rounds_->withholds(); }
+  void note_offer(Ps now);
   bool has_place();
   void note_empty_call();
   void forget_oldest_call();

@@ -134,7 +134,11 @@ bool LockstepGroup::passes_again(Ps now) {
 
 bool LockstepGroup::try_round(Ps now) {
   if (!agree() || !gather(now)) return false;
-  const bool work = std::ranges::any_of(members_, &Group::has_offer);
+  bool work = std::ranges::any_of(members_, &Group::has_offer);
+  if (!work && idle_along_) {
+    for (Group* member : members_) member->offer_withheld(now);
+    work = std::ranges::any_of(members_, &Group::has_offer);
+  }
   const bool unfinished = some_have_requests();
   if (!work && idle_along_) return passes_again(now);
   // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
@@ -142,6 +146,7 @@ bool LockstepGroup::try_round(Ps now) {
   if (!work && !unfinished && rounds_ == 0) return false;
   idle_rounds_ = !work && unfinished && waits_for_nothing() ? idle_rounds_ + 1 : 0;
   if (idle_rounds_ > kMostIdleRounds) return false;
+  for (Group* member : members_) member->keep_back();
   for (std::size_t m = 0; m < members_.size(); ++m)
     batches_[m] = &members_[m]->offered_or_dummy(now);
   Ps ready = now;

@@ -95,6 +95,12 @@ class RoundCounting {
   // itself, and in no other (SGLang's idle batches). Members ask again together, where no round
   // begins.
   virtual bool idles_along() const { return false; }
+  // Whether the last `schedule` found no prompts and left its batch empty, since decodes run only
+  // in rounds in which no member has prompts (SGLang's ranks with drafts). After `release` the next
+  // `schedule` forms them; after `forgo` it is a new one.
+  virtual bool withholds() const { return false; }
+  virtual void release() {}
+  virtual void forgo() {}
 
  protected:
   ~RoundCounting() = default;

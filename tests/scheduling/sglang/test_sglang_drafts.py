@@ -108,8 +108,8 @@ def test_nothing_is_lost(
             {"speculative_config": EAGLE | {"method": "ngram", "proposal_rate": 0.5}},
             "has proposal_rate",
         ),
-        ({"skip_prefill": True}, "does not run together with pd_type"),
-        ({"scheduling_policy": "sjf"}, "does not run together with pd_type"),
+        ({"skip_prefill": True}, "does not run together with pp_size"),
+        ({"scheduling_policy": "sjf"}, "does not run together with pp_size"),
     ],
 )
 def test_what_does_not_go_with_them_is_refused(engine: dict[str, Any], words: str) -> None:

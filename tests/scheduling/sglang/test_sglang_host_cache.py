@@ -285,7 +285,6 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
     ("prefill", "words"),
     [
         ({"pp_size": 2}, r"pipeline stages \(pp_size\) of a prefill instance"),
-        ({"speculative_config": EAGLE}, "speculative_config .* does not run together with pd_type"),
         ({"attn_dp_size": 2, "num_npus": 2}, "data-parallel ranks of a prefill instance"),
         ({"pd_type": "decode"}, "the role decode"),
     ],

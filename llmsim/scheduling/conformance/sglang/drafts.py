@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.sglang.platform import MODEL
 
 OPTIONS = ("num_steps", "eagle_topk", "num_draft_tokens")
 """SGLang's options behind `speculative_`, which a configuration holds beside the algorithm."""
@@ -27,9 +28,10 @@ def arguments(config: Case, model: str) -> dict[str, Any]:
 
 def use_stand_in() -> None:
     """From now on SGLang's schedulers start with the stand-in, and overlap its steps on a CPU,
-    too.
+    too; what a drafter relays is gathered without a kernel.
     """
     from sglang.srt.arg_groups import speculative_hook
+    from sglang.srt.managers import overlap_utils
     from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -42,6 +44,9 @@ def use_stand_in() -> None:
 
     SpeculativeAlgorithm.create_worker = lambda *_: Drafter
     speculative_hook._disable_overlap_schedule_for_cpu = lambda *_: None
+    overlap_utils.gather_spec_extras = lambda rows, *buffers: tuple(
+        None if buffer is None else buffer[rows] for buffer in buffers
+    )
 
 
 def settled(batch: Any, tokens: Sequence[int], publish: Callable[[Any], None] | None) -> Any:
@@ -83,17 +88,22 @@ def verified(
 
 
 def _draft_input(last: Any, batch: Any) -> Any:
-    """What the next draft begins with; where steps overlap, it is relayed."""
+    """What the next draft begins with; where steps overlap, it is relayed. It goes along with the
+    KV that a prefill server sends.
+    """
     import torch
     from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+    from sglang.srt.runtime_context import get_disagg, get_spec
     from sglang.srt.speculative.eagle_info import EagleDraftInput
 
-    shape = (len(last), 1)
-    relayed = batch.enable_overlap
+    hands_over = get_disagg().disaggregation_mode != "null"
+    relayed = batch.enable_overlap and not hands_over
+    shape = (len(last), get_spec().speculative_eagle_topk)
     return EagleDraftInput(
         bonus_tokens=last,
         topk_p=None if relayed else torch.zeros(shape),
         topk_index=None if relayed else torch.zeros(shape, dtype=torch.int64),
+        hidden_states=torch.zeros((len(last), MODEL["hidden_size"])) if hands_over else None,
         capture_hidden_mode=CaptureHiddenMode.NULL,
     )
 

@@ -410,10 +410,10 @@ class Loop:
         self, batch: Any, forward_batch: Any = None, on_publish: Any = None, **_: Any
     ) -> Any:
         """In place of the model: the next tokens of all that have computed all they know."""
+        speculates = not batch.spec_algorithm.is_none()
         if batch.forward_mode.is_idle():
             self._items = []
-            return _result([])
-        speculates = not batch.spec_algorithm.is_none()
+            return drafts.settled(batch, [], on_publish) if speculates else _result([])
         self._items = _items(batch, self._width if speculates else 1)
         if speculates and not batch.forward_mode.is_extend():
             runs = [self._sample(request, self._accepted(request)) for request in batch.reqs]
@@ -426,7 +426,7 @@ class Loop:
     def _accepted(self, request: Any) -> int:
         """Drafts of a request that hold now."""
         index, steps = self._index[request.rid], self._steps
-        return int(self._acceptance.accepted(index, self._sampled[index], steps))
+        return int(self._acceptance.accepted(self._order[index], self._sampled[index], steps))
 
     def _sample(self, request: Any, accepted: int, *, counts: bool = True) -> list[int]:
         index = self._index[request.rid]

@@ -43,8 +43,10 @@ def random_case(seed: int, requests: int) -> Case:
         config |= {"pp_size": int(later.choice([2, 2, 3, 4])), "disable_overlap_schedule": True}
     _host_cache(np.random.default_rng([seed, 31]), config)
     plays_role = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
+    plays_role |= _role_beside(np.random.default_rng([seed, 109]), config)
     if ahead == 0:
         _ranks(np.random.default_rng([seed, 43]), config)
+    _ranks_beside(np.random.default_rng([seed, 113]), config)
     if not plays_role and "dp_size" not in config:
         _receiving(np.random.default_rng([seed, 47]), config)
     _queue_order(np.random.default_rng([seed, 53]), config)
@@ -121,9 +123,13 @@ def _host_cache(rng: np.random.Generator, config: Case) -> None:
 
 
 def _host_cache_beside(rng: np.random.Generator, config: Case) -> None:
-    """Adds a hierarchical cache to half of the cases with drafts, ranks or stages."""
+    """Adds a hierarchical cache to half of the cases with drafts, ranks or stages, but to no decode
+    servers, and to no ranks that draft.
+    """
     beside = ("speculative_algorithm", "dp_size", "pp_size")
-    if rng.random() < 1 / 2 or config["disable_radix_cache"]:
+    apart = config.get("disaggregation_mode") in HANDED_OVER
+    apart = apart or ("dp_size" in config and "speculative_algorithm" in config)
+    if rng.random() < 1 / 2 or config["disable_radix_cache"] or apart:
         return
     if any(name in config for name in beside):
         _draw_host_cache(rng, config)
@@ -167,12 +173,27 @@ def _role(rng: np.random.Generator, config: Case) -> bool:
     mode = str(rng.choice(["prefill", "decode", PAIR]))
     if config.get("enable_hierarchical_cache", False) and mode != "prefill":
         return False
+    _draw_role(rng, config, mode)
+    return True
+
+
+def _role_beside(rng: np.random.Generator, config: Case) -> bool:
+    """Makes a third of the cases with drafts by EAGLE, whose hidden states go along with the KV,
+    prefill servers, decode servers, or a pair.
+    """
+    if rng.random() < 2 / 3 or config.get("speculative_algorithm") != "EAGLE":
+        return False
+    _draw_role(rng, config, str(rng.choice(["prefill", "decode", PAIR])))
+    return True
+
+
+def _draw_role(rng: np.random.Generator, config: Case, mode: str) -> None:
     config |= {
         "disaggregation_mode": mode,
         "transfer_ps": int(rng.choice([1, 20, 500])) * 1_000_000_000,
     }
     if mode == "prefill":
-        return True
+        return
     config |= {
         "num_reserved_decode_tokens": int(rng.choice([512, 64, 8, 0])),
         "disaggregation_decode_enable_radix_cache": bool(rng.random() < 0.3),
@@ -182,13 +203,22 @@ def _role(rng: np.random.Generator, config: Case) -> bool:
             "max_running_requests": int(rng.choice([1, 4, 16, 64])),
             "disable_overlap_schedule": bool(rng.random() < 0.5),
         }
-    return True
 
 
 def _ranks(rng: np.random.Generator, config: Case) -> None:
     """Gives half of the cases that can have them ranks with data-parallel attention."""
     apart = ("pp_size", "enable_hierarchical_cache", "disaggregation_mode")
     if rng.random() < 1 / 2 or any(name in config for name in apart):
+        return
+    config["dp_size"] = int(rng.choice([2, 2, 3]))
+
+
+def _ranks_beside(rng: np.random.Generator, config: Case) -> None:
+    """Gives half of the cases with drafts by EAGLE and no role ranks with data-parallel attention,
+    which SGLang refuses with a draft model.
+    """
+    drafts = config.get("speculative_algorithm") == "EAGLE"
+    if rng.random() < 1 / 2 or not drafts or "disaggregation_mode" in config:
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
 

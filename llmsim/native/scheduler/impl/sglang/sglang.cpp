@@ -57,9 +57,8 @@ std::int32_t rows(const SchedulerConfig& config) {
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool outlined = config.stages > 1 || config.speculation.on();
   const bool plays_role =
-      config.decode_only || ((config.kv_producer || config.kv_consumer) && outlined);
+      config.decode_only || ((config.kv_producer || config.kv_consumer) && config.stages > 1);
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
@@ -98,7 +97,7 @@ Sglang::Sglang(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       decay_((first_ratio_ - least_ratio_) / static_cast<double>(kDecaySteps)) {
   if (drafts_.on()) log_.drafts.resize(sequences.size());
   if (config.kv_consumer)
-    takeover_.emplace(config, new_tokens_, sequences_, memory_, held_, counters_);
+    takeover_.emplace(config, drafts_, new_tokens_, sequences_, memory_, held_, counters_);
 }
 
 // Tokens of a prompt and its answer, as SGLang bounds them.
@@ -225,9 +224,7 @@ void Sglang::begin_turn() {
   ++batches_;
 }
 
-void Sglang::schedule(Ps now, Batch& batch) {
-  batch.clear();
-  if (std::ssize(flights_) == most_flights()) return;
+bool Sglang::begin_pass(Ps now, Batch& batch) {
   begin_turn();
   if (memory_.storage() != nullptr && !in_rounds_) pass_idle(now);
   if (memory_.host() != nullptr) memory_.host()->begin_pass(now);
@@ -237,10 +234,25 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (memory_.storage() != nullptr) retry_prefetches();
   if (!in_rounds_ && idle_ && now > idle_from()) ratio_ = first_ratio_;
   idle_ = false;
-  if (takeover_ && take_over(batch)) return;
+  if (takeover_ && take_over(batch)) return false;
   merge_last();
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
+  return true;
+}
+
+void Sglang::schedule(Ps now, Batch& batch) {
+  batch.clear();
+  if (std::ssize(flights_) == most_flights()) return;
+  if (turn_state_ == TurnState::kReleased) {
+    turn_state_ = TurnState::kNew;
+  } else {
+    if (!begin_pass(now, batch)) return;
+    if (!last().prompts && withholds_decodes()) {
+      turn_state_ = TurnState::kWithholds;
+      return;
+    }
+  }
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
   if (batch.empty()) {  // a micro-batch remembers what it ran last (`last_mbs`)
     if (!staged()) micro_batches_[turn_].ran = Ran::kNothing;

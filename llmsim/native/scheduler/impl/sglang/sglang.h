@@ -123,6 +123,10 @@ class Sglang final : public Scheduler,
   RoundCounting* round_counting() override { return this; }
   void set_round(std::int64_t round, Ps now) override;
   bool idles_along() const override { return true; }
+  // With drafts no rank decodes beside another one's prompts (get_next_batch_to_run).
+  bool withholds() const override { return turn_state_ == TurnState::kWithholds; }
+  void release() override { turn_state_ = TurnState::kReleased; }
+  void forgo() override { turn_state_ = TurnState::kNew; }
   void log_keys(KeyLog* log) override { memory_.tree().log_keys(log); }
 
  private:
@@ -160,6 +164,9 @@ class Sglang final : public Scheduler,
     std::int32_t number;
     std::size_t prompts;  // its leading items; the others decode
   };
+
+  // Of a rank with drafts, whose pass has found no prompts: whether it is to decode is not known.
+  enum class TurnState : std::uint8_t { kNew, kWithholds, kReleased };
 
   std::vector<RequestId>& running() { return micro_batches_[turn_].running; }
   const std::vector<RequestId>& running() const { return micro_batches_[turn_].running; }
@@ -284,6 +291,11 @@ class Sglang final : public Scheduler,
   bool finds_more(Ps now);
   bool touches_later(Ps now);
   void begin_turn();
+  // Whether the pass is to go on with steps; false: it has formed its batch.
+  bool begin_pass(Ps now, Batch& batch);
+  bool withholds_decodes() const {
+    return in_rounds_ && drafts_.on() && !takeover_ && !produces() && !running().empty();
+  }
   void touch_waiting();
   // Steps of decodes.
   // Nobody holds memory, and nobody will in this step.
@@ -373,6 +385,7 @@ class Sglang final : public Scheduler,
   std::int64_t launched_ = 0;  // tokens, as SGLang counts them for `hrrn`
   std::int32_t batches_ = 0;
   bool idle_ = true, in_rounds_ = false;
+  TurnState turn_state_ = TurnState::kNew;
   Ps last_output_ = -1;
   SchedulerCounters counters_;
 };

@@ -11,9 +11,7 @@ namespace {
 // Servers of at most so many running requests have room for others beside them.
 constexpr std::int32_t kSmallBatch = 32;
 constexpr std::int32_t kExtraRows = 2, kBuffers = 2;  // for each running request
-// Slots behind a request that was alone and found no room: with overlap it decodes twice before the
-// first output is heard, and would lose both if the second found none.
-constexpr std::int64_t kStrandedSlots = 2;
+constexpr std::int64_t kStrandedSlots = 2;            // without drafts, one of each decode
 
 }  // namespace
 
@@ -22,11 +20,13 @@ std::int32_t SglangTakeover::rows(const SchedulerConfig& config) {
   return config.max_num_seqs * (1 + extra);
 }
 
-SglangTakeover::SglangTakeover(const SchedulerConfig& config, std::int64_t new_tokens,
-                               SequenceTable& sequences, SglangMemory& memory,
-                               std::vector<SglangHeld>& held, SchedulerCounters& counters)
+SglangTakeover::SglangTakeover(const SchedulerConfig& config, const SglangDrafts& drafts,
+                               std::int64_t new_tokens, SequenceTable& sequences,
+                               SglangMemory& memory, std::vector<SglangHeld>& held,
+                               SchedulerCounters& counters)
     : reserved_tokens_(value_of(kReservedTokens, config.parameters)),
       new_tokens_(new_tokens),
+      stranded_slots_(drafts.on() ? drafts.reserve() : kStrandedSlots),
       most_transferring_(static_cast<std::size_t>(config.max_num_seqs) * kBuffers),
       sequences_(sequences),
       memory_(memory),
@@ -47,7 +47,7 @@ void SglangTakeover::pass(const std::vector<RequestId>& running, std::vector<Req
 
 // Up to the end of the last whole page before it, a prefix in the tree ends with a whole window.
 std::int64_t SglangTakeover::window_start(std::int64_t tokens) const {
-  const bool fit = tokens + kStrandedSlots <= memory_.window_capacity();
+  const bool fit = tokens + stranded_slots_ <= memory_.window_capacity();
   if (!memory_.windowed() || (!takes_ends() && fit)) return 0;
   const std::int64_t page = memory_.page_size(), window = memory_.window();
   const std::int64_t start =
@@ -96,7 +96,7 @@ void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting
   std::size_t resumed = 0;
   for (; resumed < retracted_.size() && memory_.rows() > 0; ++resumed) {
     const RequestId request = retracted_[resumed];
-    const std::int64_t next = held_[at(request)].stranded ? kStrandedSlots : 0;
+    const std::int64_t next = held_[at(request)].stranded ? stranded_slots_ : 0;
     const Tokens needed = with_reserve(pages_of(filled(request) + next));
     const auto others = active + static_cast<std::int64_t>(resumed);
     if (!memory_.make_room_for_states_of(held_[at(request)])) break;

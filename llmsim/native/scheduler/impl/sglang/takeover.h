@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/config.h"
+#include "scheduler/impl/sglang/drafts.h"
 #include "scheduler/impl/sglang/pools/memory.h"
 #include "scheduler/scheduler.h"
 
@@ -25,8 +26,9 @@ class SglangTakeover {
   // Tokens that stay free for each request that holds memory (num_reserved_decode_tokens).
   static constexpr Param kReservedTokens{"reserved_tokens", 512, 0, (std::int64_t{1} << 31) - 1};
 
-  SglangTakeover(const SchedulerConfig& config, std::int64_t new_tokens, SequenceTable& sequences,
-                 SglangMemory& memory, std::vector<SglangHeld>& held, SchedulerCounters& counters);
+  SglangTakeover(const SchedulerConfig& config, const SglangDrafts& drafts, std::int64_t new_tokens,
+                 SequenceTable& sequences, SglangMemory& memory, std::vector<SglangHeld>& held,
+                 SchedulerCounters& counters);
 
   // Requests that may hold memory at once: small batches have room for others whose KV is on its
   // way (disaggregation_decode_extra_slots).
@@ -121,6 +123,9 @@ class SglangTakeover {
   void take_pages(RequestId request);
 
   std::int64_t reserved_tokens_, new_tokens_;
+  // Slots behind a request that was alone and found no room: with overlap it decodes twice before
+  // the first output is heard, and would lose both if the second found none.
+  std::int64_t stranded_slots_;
   std::size_t most_transferring_;  // as many as there are buffers for their first tokens
   SequenceTable& sequences_;
   SglangMemory& memory_;

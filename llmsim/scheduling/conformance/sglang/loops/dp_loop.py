@@ -20,9 +20,10 @@ class DpLoop(Loop):
         ranks, rank = case["config"]["dp_size"], case["rank"]
         self._exchange: Exchange = case["exchange"]
         super().__init__(scheduler, case, copies)
-        mine = [row for row in self._order if row % ranks == rank]
-        self._requests = [self._requests[row] for row in mine]
-        self._arrival_ps = [self._arrival_ps[row] for row in mine]
+        mine = [i for i, row in enumerate(self._order) if row % ranks == rank]
+        self._order = [self._order[i] for i in mine]
+        self._requests = [self._requests[i] for i in mine]
+        self._arrival_ps = [self._arrival_ps[i] for i in mine]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
 
     def _agreed(self, value: Any) -> list[Any]:
