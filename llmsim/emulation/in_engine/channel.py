@@ -95,7 +95,8 @@ class Channel:
         """The end in ps of a step of these items, or in lock-step its number, and the tokens that
         it gives each of them.
 
-        An item is [request, tokens, computed before, drafts, whether it has just started].
+        An item is [request, tokens, computed before, drafts, whether it has just started], with the
+        tokens that such a request holds at the end where the engine may have dropped some.
         """
         end_ps, tokens = self._asked(["step", items])
         return end_ps, tokens
