@@ -300,7 +300,7 @@ class _Emulation:
                 self._requests,
                 self._group.info.model_name,
                 self._doors([server.port for server in servers]),
-                self._engine.endpoint,
+                self._engine.endpoint(self._engines[0]),
             )
             await self._until(self._clients.run(), servers)
             return

@@ -37,14 +37,14 @@ def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
 def test_clients_speak_sglangs_way(tmp_path: Path) -> None:
     """The stand-in takes vLLM's steps, whoever asks."""
     prepared = prepared_run(DATASET)
-    outcome = emulated(prepared, tmp_path, Generate())
+    outcome = emulated(prepared, tmp_path, Generate(4096))
     assert difference(outcome, prepared) == ""
     assert not any(one.refused for one in outcome.answers.values())
 
 
 def test_an_error_in_place_of_an_answer_is_kept(tmp_path: Path) -> None:
     prepared = prepared_run("synthetic:n=2,rate=1,input=fixed:2000,output=fixed:3,seed=1")
-    outcome = emulated(prepared, tmp_path, Generate())
+    outcome = emulated(prepared, tmp_path, Generate(4096))
     assert [one.refused for one in outcome.answers.values()] == ["the prompt is too long"] * 2
 
 
@@ -53,14 +53,14 @@ def test_an_answer_ends_by_its_length_or_by_a_token() -> None:
     (by_length, *_), (by_token, *_) = (
         engine_requests(workload, stops=stops) for stops in (False, True)
     )
-    asked = Generate().body(by_length, "m", prompt_alone=False)
+    asked = Generate(4096).body(by_length, "m", prompt_alone=False)
     assert asked["sampling_params"]["max_new_tokens"] == by_length.output_tokens
     assert len(asked["input_ids"]) == by_length.input_tokens
-    sampling = Generate().body(by_token, "m", prompt_alone=False)["sampling_params"]
+    sampling = Generate(4096).body(by_token, "m", prompt_alone=False)["sampling_params"]
     assert sampling["stop_token_ids"] == [by_token.output(by_token.output_tokens - 1)]
-    assert Generate().tokens(b'{"output_ids":[4,5],"meta_info":{"id":"000000001"}}') == 2
+    assert Generate(4096).tokens(b'{"output_ids":[4,5],"meta_info":{"id":"000000001"}}') == 2
     with pytest.raises(RefusedError, match="no"):
-        Generate().tokens(b'{"error":{"message":"no"}}')
+        Generate(4096).tokens(b'{"error":{"message":"no"}}')
 
 
 def test_flags_say_what_the_options_say() -> None:

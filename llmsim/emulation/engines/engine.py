@@ -35,7 +35,6 @@ class Engine(Protocol):
     """As on the command line."""
     title: str
     """As its makers write it."""
-    endpoint: Endpoint
     takes_client: bool
     """Whether a client of its own may send the requests."""
 
@@ -57,6 +56,10 @@ class Engine(Protocol):
         """Options of the server that depend on the release; NotYetError for a release that does
         not run as the simulation does.
         """
+        ...
+
+    def endpoint(self, server: EngineServer) -> Endpoint:
+        """How clients talk to such a server."""
         ...
 
     def settings(self, server: EngineServer) -> dict[str, object]:

@@ -31,8 +31,6 @@ install()
 """
 """Python runs a module `sitecustomize` before a program."""
 _ASK_VERSION = "from importlib.metadata import version; print(version('sglang'))"
-_NO_LIMIT = 1 << 20
-"""Tokens that a request asks for whose answer ends with a stop token."""
 _PERMILLE = 1000
 _NOT_EMULATED = (
     "--dp-size",
@@ -69,12 +67,17 @@ class Generate:
 
     path = "/generate"
 
+    def __init__(self, max_model_len: int) -> None:
+        """`max_model_len`: tokens of a prompt with its answer, at most."""
+        self._max_model_len = max_model_len
+
     def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
         """The JSON of a request, under our name."""
         end: dict[str, Any] = {"max_new_tokens": one.output_tokens, "ignore_eos": True}
         if one.stops:
+            room = max(self._max_model_len - one.input_tokens, 1)
             last = one.output(one.output_tokens - 1)
-            end = {"max_new_tokens": _NO_LIMIT, "stop_token_ids": [last]}
+            end = {"max_new_tokens": room, "stop_token_ids": [last]}
         sampling = {"temperature": 0, **end}
         return {
             "rid": one.name,
@@ -95,7 +98,6 @@ class Sglang:
     """SGLang, through its plug-ins and a module that Python runs before each of its processes."""
 
     name, title = "sglang", "SGLang"
-    endpoint: Endpoint = Generate()
     takes_client = False
 
     def options(self) -> list[str]:
@@ -139,6 +141,11 @@ class Sglang:
             )
         return []
 
+    def endpoint(self, server: EngineServer) -> Endpoint:
+        """SGLang's own."""
+        assert server.first.scheduler is not None, "engine_stages looked"
+        return Generate(server.first.scheduler.kv.max_model_len)
+
     def settings(self, server: EngineServer) -> dict[str, object]:
         """The plug-in knows all it needs."""
         return {}
@@ -149,10 +156,11 @@ class Sglang:
         """The environment of SGLang's processes; their sockets lie in the folder, too."""
         environment = engine_environment(settings, folder, _ENTRY_POINTS)
         (folder / "sitecustomize.py").write_text(_BEFORE_IMPORTS, encoding="utf-8")
-        parameters = _parameters(server.first)
+        scheduler = server.first.scheduler
+        assert scheduler is not None, "engine_stages looked"
         return environment | {
             "PYTHONHASHSEED": "0",
-            "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": str(parameters["new_tokens"]),
+            "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": str(scheduler.parameters["new_tokens"]),
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
             "SGLANG_EXTERNAL_MODEL_PACKAGE": "llmsim.scheduling.conformance.sglang.model",
             "SGLANG_PLUGINS": "llmsim",
@@ -173,23 +181,14 @@ class Sglang:
         ]
 
 
-def _parameters(group: LoweredGroup) -> dict[str, int]:
-    """Of SGLang's scheduler, by the names that it has in the core."""
-    prefix = f"{SGLANG}_"
-    return {
-        name.removeprefix(prefix): value
-        for name, value in group.engine.scheduler_parameters
-        if name.startswith(prefix)
-    }
-
-
 def _of_group(group: LoweredGroup) -> list[tuple[bool, str]]:
     """What a group may have that is not emulated."""
     engine, scheduler = group.engine, group.scheduler
     if scheduler is None:
         return [(True, "an instance that gets no requests")]
+    if engine.scheduler != SGLANG:
+        return [(True, f"--scheduler {engine.scheduler}")]
     return [
-        (engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}"),
         (group.native.role != _native.Role.BOTH, "pd_type"),
         (group.layout.pp > 1, "pipeline stages (pp_size)"),
         (engine.speculation is not None, "speculative decoding"),
@@ -198,15 +197,16 @@ def _of_group(group: LoweredGroup) -> list[tuple[bool, str]]:
         (scheduler.window_pool.window > 0, "layers with a window"),
         (scheduler.state_pool.slots > 0, "layers that keep states"),
         (scheduler.host_cache.pages > 0, "HiCache"),
-        (bool(_parameters(group).get("priorities")), "sglang_priority_scheduling"),
+        (bool(scheduler.parameters["priorities"]), "sglang_priority_scheduling"),
     ]
 
 
 def _options(group: LoweredGroup) -> list[str]:
     """The engine's options as flags; the server has one process for all ranks of the group."""
-    engine, scheduler, parameters = group.engine, group.scheduler, _parameters(group)
+    engine, scheduler = group.engine, group.scheduler
     assert scheduler is not None, "engine_stages looked"
-    kv = scheduler.kv
+    kv, parameters = scheduler.kv, scheduler.parameters
+    chunk = scheduler.max_num_scheduled_tokens if engine.enable_chunked_prefill else -1
     values: dict[str, object] = {
         "--served-model-name": group.info.model_name,
         "--load-format": "dummy",
@@ -219,9 +219,7 @@ def _options(group: LoweredGroup) -> list[str]:
         "--page-size": kv.block_size,
         "--max-total-tokens": (kv.num_blocks - 1) * kv.block_size,
         "--context-length": kv.max_model_len,
-        "--chunked-prefill-size": (
-            engine.max_num_batched_tokens if engine.enable_chunked_prefill else -1
-        ),
+        "--chunked-prefill-size": chunk,
         "--max-prefill-tokens": parameters["max_prefill_tokens"],
         "--max-running-requests": engine.max_num_seqs,
         "--schedule-policy": SGLANG_POLICIES[parameters["policy"]],

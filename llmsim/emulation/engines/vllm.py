@@ -70,7 +70,6 @@ class Vllm:
     """vLLM, through its plug-in points."""
 
     name, title = "vllm", "vLLM"
-    endpoint: Endpoint = Completions()
     takes_client = True
 
     def options(self) -> list[str]:
@@ -104,6 +103,10 @@ class Vllm:
         if engine.lockstep is not None:
             return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
         return []
+
+    def endpoint(self, server: EngineServer) -> Endpoint:
+        """OpenAI's."""
+        return Completions()
 
     def settings(self, server: EngineServer) -> dict[str, object]:
         """What the plug-in has to know beside the clock."""

@@ -6,7 +6,9 @@ SGLang calls it in its server and in its scheduler's process (group `sglang.srt.
 import importlib
 import os
 import sys
+import tempfile
 import time as real
+from pathlib import Path
 
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
 from llmsim.emulation.in_engine.parent import die_with
@@ -30,6 +32,7 @@ def general() -> None:
     given = settings()
     die_with(given["pid"])
     _stamp_virtual_times(ClockPage(given["clock"]))
+    _keep_loads_beside_sockets()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
 
     hook_scheduler(given["socket"], given["first_engine"])
@@ -46,3 +49,17 @@ def _stamp_virtual_times(clock: ClockPage) -> None:
     stats = sys.modules[STAMPED[0]]
     stats.real_time = virtual.time  # type: ignore[attr-defined]
     stats.monotonic_time = virtual.perf_counter  # type: ignore[attr-defined]
+
+
+def _keep_loads_beside_sockets() -> None:
+    """SGLang leaves a file with its load in /dev/shm for each server that has ever run; here the
+    file lies in the folder of temporary files, which goes with the emulation.
+    """
+    from sglang.srt.managers import load_snapshot
+
+    path_of = load_snapshot.shm_path_for
+
+    def shm_path_for(instance: str) -> str:
+        return str(Path(tempfile.gettempdir()) / Path(path_of(instance)).name)
+
+    load_snapshot.shm_path_for = shm_path_for
