@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.devices import answered
 from llmsim.emulation.engines.engine import RefusedError
 from llmsim.emulation.engines.sglang import Generate, Sglang, _options
+from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.sglang.scheduler import Inbox
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
@@ -159,24 +162,40 @@ class HeardChannel:
 
 
 def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
-    socket: queue.Queue[str] = queue.Queue()
+    messages: queue.Queue[str] = queue.Queue()
 
     class Hears(HeardChannel):
         def park(self) -> None:
             super().park()
-            socket.put("a")
+            messages.put("a")
 
     channel = Hears()
-    inbox = Inbox(channel, socket.get, lambda name: [(name, 3)], lambda name: name == "end")  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, lambda name: [(name, 3)], lambda name: name == "end")  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
     assert channel.said == ["park", "unpark", ("a", 3)]
     with pytest.raises(IndexError):
         inbox.take()
-    socket.put("end")
+    messages.put("end")
     inbox.park()
     assert inbox.is_over
     assert channel.said[-1] == "bye"
+
+
+def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
+    """The clock may be gone by then: nobody answers."""
+    path = tmp_path / "clock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        messages: queue.Queue[str] = queue.Queue()
+        inbox = Inbox(Channel(str(path), 0), messages.get, lambda _: [], lambda _: True)
+        waits = threading.Thread(target=inbox.settle)
+        waits.start()
+        messages.put("end")
+        waits.join(10)
+        assert not waits.is_alive()
+        assert inbox.take() == "end"
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:

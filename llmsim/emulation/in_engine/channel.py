@@ -123,9 +123,12 @@ class Channel:
         self._asked(["wait", until_ps])
 
     def close(self) -> None:
-        """The engine core ends, and says so: one that dies cannot."""
+        """The engine core ends, and says so: one that dies cannot. A thread that waits for an
+        answer has a ConnectionError.
+        """
         with contextlib.suppress(OSError):
             self._said(["bye"])
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._answers.close()  # it would keep the socket open
         self._socket.close()
 

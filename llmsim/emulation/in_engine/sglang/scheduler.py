@@ -55,6 +55,15 @@ class Inbox:
             while not self._messages:
                 self._changed.wait()
 
+    def settle(self) -> None:
+        """Returns when all requests of the present time are here, or the server ends."""
+        try:
+            if not self.is_over:
+                self._channel.settle()
+        except (ConnectionError, ValueError):  # it was closed meanwhile
+            if not self.is_over:
+                raise
+
     def _fill(self) -> None:
         while True:
             message = self._read()
@@ -211,9 +220,9 @@ def _hook_loop() -> None:
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:
-        channel = current()
-        if channel is not None and not self.recv_from_tokenizer.is_over:
-            channel.settle()
+        inbox = self.recv_from_tokenizer
+        if isinstance(inbox, Inbox):
+            inbox.settle()
         return pull(self)
 
     def on_idle(self: Any) -> None:
