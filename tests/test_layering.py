@@ -102,7 +102,7 @@ ORDERS = {
     "llmsim/results": ["requests", "devices", "printed"],
     "llmsim/api": ["options", "verdicts", "checked", "pictures", "preparation", "why"],
     "llmsim/sizing": ["workers", "emit"],
-    "llmsim/emulation": ["in_engine", "in_client", "servers", "timekeeping"],
+    "llmsim/emulation": ["in_engine", "in_client", "servers", "engines", "timekeeping"],
     "llmsim/scheduling/conformance": ["vllm", "sglang"],
     "llmsim/cli": ["run", "commands", "first_steps"],
     "llmsim/export": ["timeline", "step_graph", "benchmark_formats", "html_report"],

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmsim.config.errors import InputError
+from llmsim.emulation.engines.vllm import vllm_command
 from llmsim.emulation.in_client.virtual_time import SETTINGS
-from llmsim.emulation.servers.server import vllm_command
 from llmsim.emulation.timekeeping.keeper import Keeper
 
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"

@@ -34,6 +34,10 @@ class Model(Protocol):
         """A request runs for the first time, or again."""
         ...
 
+    def forgets(self, row: int, known: int) -> None:
+        """A request holds so many tokens, and what was sampled behind them has been dropped."""
+        ...
+
     def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
         """Its tokens of a step."""
         ...
@@ -43,8 +47,10 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
     """The batch of these items (`Channel.step`), and the tokens that it gives each of them."""
     batch: Batch = []
     tokens = []
-    for name, scheduled, before, drafts, started in items:
+    for name, scheduled, before, drafts, started, *held in items:
         row = row_of(name)
+        if held:
+            model.forgets(row, *held)
         if started:
             model.starts(row, before)
         tokens.append(model.sample(row, scheduled, drafts, holds=not started))

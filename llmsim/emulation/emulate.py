@@ -15,6 +15,7 @@ from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
+from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
@@ -24,19 +25,16 @@ from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.servers.relay import Relay
-from llmsim.emulation.servers.server import Server, engine_version, vllm_environment, vllm_server
+from llmsim.emulation.servers.server import Server, engine_server, free_port
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
-_BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
 _IDLE_SHARE = 0.005
 """A process that computes less of its time does not compute: it looks whether it may."""
 _LOOK_S = 0.5
@@ -83,6 +81,7 @@ class Client:
 
 
 def emulate(
+    engine: Engine,
     prepared: Prepared,
     python: Path,
     log: Path,
@@ -95,7 +94,13 @@ def emulate(
     beside it, so that the results of a client name the same place each time. Raises InputError and
     NotYetError before it starts; what ends it later is in the result.
     """
+    engine.check(prepared, engine_args)
     stages = engine_stages(prepared)
+    if client is not None and not engine.takes_client:
+        raise NotYetError(
+            f"-- is followed by a client, which does not run before {engine.title} yet; give "
+            "`llmsim emulate` a --dataset in its place"
+        )
     if client is None:
         check_workload(prepared.workload, prepared.simulation.clients)
     elif _needs_proxy(stages):
@@ -104,12 +109,13 @@ def emulate(
             "among several, or among ranks in lock-step, and passes requests from prefill to "
             "decode; give it --dataset"
         )
-    version = engine_version(python)
-    engine_args = [*engine_args, *_checked_ranks(version, stages[0].servers[0])]
+    version = engine.version(python)
+    engine_args = [*engine_args, *engine.release_options(version, stages)]
     if client is not None:
         client_command(client.words, python)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        one = _Emulation(prepared, stages, python, Path(folder), log.parent / "model", client)
+        model = log.parent / "model"
+        one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, list(engine_args)))
 
 
@@ -151,6 +157,7 @@ class _Emulation:
 
     def __init__(
         self,
+        engine: Engine,
         prepared: Prepared,
         stages: Sequence[EngineStage],
         python: Path,
@@ -158,6 +165,7 @@ class _Emulation:
         model: Path,
         client: Client | None,
     ) -> None:
+        self._engine = engine
         self._prepared, self._stages, self._client = prepared, stages, client
         self._engines = [server for stage in stages for server in stage.servers]
         self._group = group = self._engines[0].first
@@ -202,23 +210,17 @@ class _Emulation:
     def _environments(self) -> list[dict[str, str]]:
         """Of each server."""
         return [
-            vllm_environment(one.first, self._settings(one), self._folder / f"server{number}")
+            self._engine.environment(one, self._settings(one), self._folder / f"server{number}")
             for number, one in enumerate(self._engines)
         ]
 
-    def _settings(self, engine: EngineServer) -> dict[str, object]:
-        group = engine.first
+    def _settings(self, server: EngineServer) -> dict[str, object]:
         return {
             "pid": os.getpid(),
             "clock": str(self._keeper.clock_path),
             "socket": str(self._keeper.socket_path),
-            "first_engine": group.info.index,
-            "connector": engine.connector,
-            "lockstep": engine.lockstep is not None,
-            "kv_windows": [0],
-            "device_name": group.info.hardware,
-            "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
-            "v2_runner": bool(group.engine.use_v2_model_runner),
+            "first_engine": server.first.info.index,
+            **self._engine.settings(server),
         }
 
     @contextmanager
@@ -226,22 +228,17 @@ class _Emulation:
         self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
     ) -> Iterator[list[Server]]:
         """All servers; each beside the first one has a log of its own."""
+        servers = []
         with ExitStack() as stack:
-            yield [
-                stack.enter_context(
-                    vllm_server(
-                        self._python,
-                        engine,
-                        environment,
-                        self._model,
-                        log if number == 0 else log.with_name(f"server{number}.log"),
-                        engine_args,
-                    )
+            for number, one in enumerate(self._engines):
+                port = free_port()
+                command = self._engine.command(self._python, one, self._model, port)
+                own_log = log if number == 0 else log.with_name(f"server{number}.log")
+                started = engine_server(
+                    [*command, *engine_args], environments[number], port, own_log
                 )
-                for number, (engine, environment) in enumerate(
-                    zip(self._engines, environments, strict=True)
-                )
-            ]
+                servers.append(stack.enter_context(started))
+            yield servers
 
     async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         """Starts the servers, and everything after them."""
@@ -303,6 +300,7 @@ class _Emulation:
                 self._requests,
                 self._group.info.model_name,
                 self._doors([server.port for server in servers]),
+                self._engine.endpoint(self._engines[0]),
             )
             await self._until(self._clients.run(), servers)
             return
@@ -453,20 +451,6 @@ class _Emulation:
             workload.input_tokens.tolist(),
             workload.output_tokens.tolist(),
         )
-
-
-def _checked_ranks(version: str, engine: EngineServer) -> list[str]:
-    """Options of the server for its data-parallel ranks; NotYetError for a release that does not
-    run them as the simulation does.
-    """
-    if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
-        raise NotYetError(
-            f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes ranks "
-            "in lock-step, by other rules than 0.33; name an interpreter with that"
-        )
-    if engine.lockstep is not None:
-        return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
-    return []
 
 
 def _api_ps(group: LoweredGroup, tokens: int) -> int:

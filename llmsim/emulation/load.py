@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmsim.core import Workload
+from llmsim.emulation.engines.engine import Endpoint, RefusedError
+from llmsim.emulation.engines.vllm import Completions
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.servers.doors import Stage
 from llmsim.emulation.timekeeping.keeper import Keeper
@@ -19,17 +21,6 @@ LONGEST_LINE = 1 << 22
 _EVENT = b"data: "
 _DONE = b"data: [DONE]"
 _json = msgspec.json.Encoder()
-
-
-class _Choice(msgspec.Struct):
-    token_ids: list[int] | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-
-
-_chunks = msgspec.json.Decoder(_Chunk)
 
 
 @dataclass
@@ -80,8 +71,12 @@ class Clients:
         requests: Sequence[LiveRequest],
         model: str,
         stages: Sequence[Stage],
+        endpoint: Endpoint | None = None,
     ) -> None:
-        """`stages`: in the order in which requests pass them."""
+        """`stages`: in the order in which requests pass them; `endpoint`: of their servers, by
+        default OpenAI's.
+        """
+        self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
         self._keeper, self._workload, self._requests = keeper, workload, requests
         self._model, self._stages = model, stages
         self.answers: dict[int, Answer] = {}
@@ -159,31 +154,28 @@ class Clients:
             writer.write(self._request(due.row, rank, prompt_alone=not is_last))
             status = await reader.readline()
             if b" 200 " not in status:
-                self.answers[due.row].refused = await _refusal(status, reader)
-                stage.left(due.door)
-                self._keeper.refused()
+                self._refuse(due, await _refusal(status, reader))
                 return
             if is_last:
                 await self._read_answer(due, reader)
             else:
                 await self._read_prompt(due, reader)
+        except RefusedError as error:
+            self._refuse(due, str(error))
         finally:
             writer.close()
 
+    def _refuse(self, due: _Due, said: str) -> None:
+        self.answers[due.row].refused = said
+        self._stages[due.stage].left(due.door)
+        self._keeper.refused()
+
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
-        one = self._requests[row]
-        tokens = 1 if prompt_alone else one.output_tokens
-        end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
-        if one.stops and not prompt_alone:
-            end = {"stop_token_ids": [one.output(one.output_tokens - 1)], "ignore_eos": True}
-        body = _json.encode(
-            {"model": self._model, "prompt": one.prompt(), "stream": True}
-            | {"return_token_ids": True, "temperature": 0}
-            | end
-        )
+        one, endpoint = self._requests[row], self._endpoint
+        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone))
         chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"
         head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"POST {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nX-Request-Id: {one.name}\r\n{chosen}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
@@ -191,7 +183,7 @@ class Clients:
 
     async def _read_prompt(self, due: _Due, reader: asyncio.StreamReader) -> None:
         stage = self._stages[due.stage]
-        async for tokens in _tokens(reader):
+        async for tokens in self._tokens(reader):
             stage.left(due.door)
             group = stage.doors[due.door].group
             self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
@@ -200,7 +192,7 @@ class Clients:
 
     async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:
         answer, wanted = self.answers[due.row], self._requests[due.row].output_tokens
-        async for tokens in _tokens(reader):
+        async for tokens in self._tokens(reader):
             answer.token_ps += [self._keeper.time.now_ps] * tokens
             if len(answer.token_ps) >= wanted:
                 self._stages[due.stage].left(due.door)
@@ -211,6 +203,15 @@ class Clients:
                 f"request {due.row} has {len(answer.token_ps)} of its {wanted} tokens"
             )
 
+    async def _tokens(self, reader: asyncio.StreamReader) -> AsyncIterator[int]:
+        """How many tokens come, again and again; events stand on lines of their own."""
+        while line := await reader.readline():
+            if not line.startswith(_EVENT) or line.startswith(_DONE):
+                continue
+            tokens = self._endpoint.tokens(line[len(_EVENT) :])
+            if tokens:
+                yield tokens
+
     def _call_next(self, row: int) -> None:
         """The session's next call, before the clock moves."""
         after = int(self._workload.next_call[row])
@@ -218,16 +219,6 @@ class Clients:
             delay_ps = int(self._workload.tool_delay_ps[row])
             self._schedule(after, self._keeper.time.now_ps + delay_ps)
             self._keeper.clients_work()
-
-
-async def _tokens(reader: asyncio.StreamReader) -> AsyncIterator[int]:
-    """How many tokens come, again and again; events stand on lines of their own."""
-    while line := await reader.readline():
-        if not line.startswith(_EVENT) or line.startswith(_DONE):
-            continue
-        tokens = sum(len(one.token_ids or ()) for one in _chunks.decode(line[6:]).choices)
-        if tokens:
-            yield tokens
 
 
 async def _refusal(status: bytes, reader: asyncio.StreamReader) -> str:

@@ -44,17 +44,24 @@ class EndlessAnswers:
     """Samples words until the engine has what it wants, for requests that come one by one."""
 
     def __init__(self) -> None:
+        self._prompt: dict[int, int] = {}
         self._known: dict[int, int] = {}
         self._computed: dict[int, int] = {}
         self._sampled: dict[int, int] = {}
 
     def joins(self, row: int, prompt_tokens: int) -> None:
         """A request is there."""
-        self._known[row], self._sampled[row] = prompt_tokens, 0
+        self._prompt[row] = self._known[row] = prompt_tokens
+        self._sampled[row] = 0
 
     def starts(self, row: int, computed: int) -> None:
         """It runs for the first time, or again."""
         self._computed[row] = computed
+
+    def forgets(self, row: int, known: int) -> None:
+        """It holds so many tokens, and what was sampled behind them has been dropped."""
+        self._known[row] = known
+        self._sampled[row] = known - self._prompt[row]
 
     def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
         """One token from the end of the prompt on; there are no drafts."""

@@ -1,5 +1,5 @@
-"""An engine of one batch at a time with vLLM's way of talking: HTTP to clients, a channel to the
-clock.
+"""An engine of one batch at a time with the ways of talking of vLLM and SGLang: HTTP to clients, a
+channel to the clock.
 """
 
 import itertools
@@ -95,25 +95,42 @@ class StandIn:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if len(body["prompt"]) > 1000:
+                if self.path == "/generate":  # SGLang's
+                    name, prompt = body["rid"], body["input_ids"]
+                    wanted = body["sampling_params"]["max_new_tokens"]
+                else:
+                    name, prompt = f"cmpl-{self.headers['X-Request-Id']}-0-ab12", body["prompt"]
+                    wanted = body["max_tokens"]
+                is_long = len(prompt) > 1000
+                if is_long and self.path != "/generate":
                     self.send_error(400, "the prompt is too long")
                     return
-                out: queue.Queue[tuple[list[int], bool]] = queue.Queue()
-                name = f"cmpl-{self.headers['X-Request-Id']}-0-ab12"
-                engine._received(
-                    {"name": name, "left": len(body["prompt"]), "computed": 0, "out": out}
-                    | {"wanted": body["max_tokens"]}
-                )
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                if is_long:  # SGLang has answered by then
+                    self.event({"error": {"message": "the prompt is too long", "code": 400}})
+                else:
+                    self.answer(name, len(prompt), wanted)
+                self.give("data: [DONE]\n\n")
+                self.give("")
+
+            def event(self, content: dict[str, Any]) -> None:
+                self.give(f"data: {json.dumps(content)}\n\n")
+
+            def answer(self, name: str, prompt_tokens: int, wanted: int) -> None:
+                out: queue.Queue[tuple[list[int], bool]] = queue.Queue()
+                engine._received(
+                    {"name": name, "left": prompt_tokens, "computed": 0, "out": out}
+                    | {"wanted": wanted}
+                )
                 ended = False
                 while not ended:
                     tokens, ended = out.get()
-                    event = {"choices": [{"text": "", "token_ids": tokens}]}
-                    self.give(f"data: {json.dumps(event)}\n\n")
-                self.give("data: [DONE]\n\n")
-                self.give("")
+                    if self.path == "/generate":
+                        self.event({"output_ids": tokens, "meta_info": {"id": name}})
+                    else:
+                        self.event({"choices": [{"text": "", "token_ids": tokens}]})
 
             def log_message(self, *_: Any) -> None:
                 pass

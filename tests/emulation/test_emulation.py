@@ -16,6 +16,7 @@ from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.emulate import Asked, Emulated
+from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
@@ -34,7 +35,9 @@ def prepared_run(dataset: str, *options: str) -> Prepared:
     return prepare(checked_options([*words, "--no-async-scheduling", *options]))
 
 
-async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devices], Keeper]:
+async def answered(
+    prepared: Prepared, folder: Path, endpoint: Endpoint | None = None
+) -> tuple[Clients, list[Devices], Keeper]:
     (stage,) = engine_stages(prepared)
     groups = [server.first for server in stage.servers]
     requests = engine_requests(prepared.workload, stops=False)
@@ -48,7 +51,8 @@ async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devi
             Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
             for engine, group in zip(engines, groups, strict=True)
         ]
-        clients = Clients(keeper, prepared.workload, requests, "m", [Stage(doors, stage.router)])
+        stages = [Stage(doors, stage.router)]
+        clients = Clients(keeper, prepared.workload, requests, "m", stages, endpoint)
         await asyncio.wait_for(clients.run(), 60)
         keeper.close()
         for engine in engines:
@@ -56,8 +60,8 @@ async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devi
     return clients, devices, keeper
 
 
-def emulated(prepared: Prepared, folder: Path) -> Emulated:
-    clients, devices, keeper = asyncio.run(answered(prepared, folder))
+def emulated(prepared: Prepared, folder: Path, endpoint: Endpoint | None = None) -> Emulated:
+    clients, devices, keeper = asyncio.run(answered(prepared, folder, endpoint))
     time = keeper.time
     return Emulated(
         version="stand-in",
@@ -233,7 +237,7 @@ def test_a_door_in_turn_or_with_the_fewest_outstanding() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tgi"], 'ENGINE is "tgi"; this version emulates vllm'),
+        (["tgi"], 'ENGINE is "tgi"; this version emulates vllm and sglang'),
         (["vllm", "--engine-python", "/dev/null"], "is no Python interpreter that runs"),
         (["vllm", "--engine-args", "'"], "--engine-args"),
     ],

@@ -9,11 +9,11 @@ import pytest
 from emulation.test_emulation import of_cluster
 
 from llmsim.config.errors import NotYetError
-from llmsim.emulation.emulate import _checked_ranks
+from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.servers.of_instances import EngineServer, engine_stages
+from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.timekeeping.timekeeper import Timekeeper
 
@@ -153,9 +153,10 @@ def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
 
 def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     server, _ = two_ranks("--engine-profile", "vllm-0.33")
-    assert _checked_ranks("0.33.0", server) == ["--dp-sync-interval", "16"]
+    stages, vllm = [EngineStage((server,))], Vllm()
+    assert vllm.release_options("0.33.0", stages) == ["--dp-sync-interval", "16"]
     with pytest.raises(NotYetError, match=r"vLLM 0\.24\.0 chooses among data-parallel engines"):
-        _checked_ranks("0.24.0", server)
+        vllm.release_options("0.24.0", stages)
 
 
 @pytest.mark.parametrize(

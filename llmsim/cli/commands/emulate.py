@@ -13,21 +13,21 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.emulation.emulate import Emulated
+    from llmsim.emulation.engines.engine import Engine as EmulatedEngine
 
 HELP = (
     "Run the engine's own server in virtual time, without a GPU (docs/how-to/emulate.md). "
     "The server is unmodified; its steps take the simulated times of the cluster file's devices. "
     "The command takes every option of `llmsim run` that describes deployment and workload. "
-    "Words after -- are the command of a client that sends requests in place of --dataset."
+    "Words after -- are the command of a client that sends requests in place of --dataset, "
+    "which runs before vLLM alone."
 )
 CLIENT = "llmsim emulate: client"
 """Where the words after `--` stand in the context."""
 NO_DATASET = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
 """What stands for the workload where a client has its own."""
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-ENGINES = ("vllm",)
-
-Engine = Annotated[str, typer.Argument(help="Names the engine: vllm.", metavar="ENGINE")]
+Engine = Annotated[str, typer.Argument(help="Names the engine: vllm or sglang.", metavar="ENGINE")]
 EnginePython = Annotated[
     Path | None,
     typer.Option(
@@ -87,10 +87,12 @@ def command(
     from llmsim.api.preparation.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.emulation.emulate import Client, emulate
+    from llmsim.emulation.engines import ENGINES
     from llmsim.export.files import check_writable_folder
 
     if engine not in ENGINES:
         raise InputError(f'ENGINE is "{engine}"; this version emulates {" and ".join(ENGINES)}')
+    emulated_engine = ENGINES[engine]
     try:
         words = shlex.split(engine_args)
     except ValueError as error:
@@ -99,7 +101,7 @@ def command(
     if client_words is not None and not client_words:
         raise InputError("-- is followed by no client; name one, as in -- vllm bench serve")
     client = None if client_words is None else Client(client_words, keeps_stdout=not as_json)
-    options = list(context.args)
+    options = [*emulated_engine.options(), *context.args]
     if client is not None:
         if any(word.split("=")[0] == "--dataset" for word in options):
             raise InputError("--dataset: the client after -- sends its own requests; leave one out")
@@ -108,20 +110,26 @@ def command(
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
         python = engine_python or Path(sys.executable)
-        emulated = emulate(prepared, python, target / "server.log", words, client)
+        emulated = emulate(emulated_engine, prepared, python, target / "server.log", words, client)
         compare = compare and client is None
-        return _tell(emulated, prepared, run_dir, as_json=as_json, compare=compare)
+        return _tell(emulated_engine, emulated, prepared, run_dir, as_json=as_json, compare=compare)
 
 
 def _tell(
-    emulated: "Emulated", prepared: Any, run_dir: Path | None, *, as_json: bool, compare: bool
+    engine: "EmulatedEngine",
+    emulated: "Emulated",
+    prepared: Any,
+    run_dir: Path | None,
+    *,
+    as_json: bool,
+    compare: bool,
 ) -> int:
     from llmsim.emulation.outcome import client_figures, difference, write_folder
     from llmsim.export.json import json_text
 
     figures = client_figures(emulated)
     manifest: dict[str, Any] = {
-        "engine": "vllm",
+        "engine": engine.name,
         "engine_version": emulated.version,
         "deterministic": not emulated.reasons,
         "reasons": list(emulated.reasons),
@@ -142,17 +150,17 @@ def _tell(
         short = {name: value for name, value in figures.items() if not isinstance(value, list)}
         print(json_text(manifest | short), end="")
     else:
-        _print(manifest, figures, len(emulated.asked.names))
+        _print(engine.title, manifest, figures, len(emulated.asked.names))
     if emulated.failure is not None:
         raise emulated.failure
     return 0
 
 
-def _print(manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
+def _print(title: str, manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
     speed = manifest["virtual_s"] / manifest["wall_s"] if manifest["wall_s"] else 0.0
     print(
         f"Served:    {figures['completed']:,} of {asked:,} requests in {manifest['virtual_s']:.1f} "
-        f"virtual s by vLLM {manifest['engine_version']}, {manifest['steps']:,} steps"
+        f"virtual s by {title} {manifest['engine_version']}, {manifest['steps']:,} steps"
     )
     for label, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el")):
         if f"mean_{name}_ms" in figures:

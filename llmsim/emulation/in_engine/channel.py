@@ -95,7 +95,8 @@ class Channel:
         """The end in ps of a step of these items, or in lock-step its number, and the tokens that
         it gives each of them.
 
-        An item is [request, tokens, computed before, drafts, whether it has just started].
+        An item is [request, tokens, computed before, drafts, whether it has just started], with the
+        tokens that such a request holds at the end where the engine may have dropped some.
         """
         end_ps, tokens = self._asked(["step", items])
         return end_ps, tokens
@@ -122,9 +123,12 @@ class Channel:
         self._asked(["wait", until_ps])
 
     def close(self) -> None:
-        """The engine core ends, and says so: one that dies cannot."""
+        """The engine core ends, and says so: one that dies cannot. A thread that waits for an
+        answer has a ConnectionError.
+        """
         with contextlib.suppress(OSError):
             self._said(["bye"])
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._answers.close()  # it would keep the socket open
         self._socket.close()
 

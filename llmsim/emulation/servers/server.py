@@ -6,53 +6,20 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from llmsim.config.errors import InputError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.plugin import SETTINGS
-from llmsim.emulation.requests import VOCABULARY
-from llmsim.emulation.servers.of_instances import EngineServer
-from llmsim.emulation.words import WORDS
-from llmsim.lowering import LoweredGroup
-from llmsim.scheduling.conformance.engine_python import (
-    check_interpreter,
-    last_words,
-    linked_environment,
-)
-from llmsim.scheduling.conformance.vllm.installed import engine_options
-from llmsim.scheduling.conformance.vllm.platform import write_model
+from llmsim.scheduling.conformance.engine_python import last_words, linked_environment
 
 READY_S = 900
 """Seconds that the server has to start, on a machine with other work, too."""
 END_S = 20
 """Seconds that it has to end, before it is killed."""
 _LOOK_S = 0.2
-_ENTRY_POINTS = """[vllm.platform_plugins]
-llmsim = llmsim.emulation.in_engine.plugin:platform
-
-[vllm.general_plugins]
-llmsim_clock = llmsim.emulation.in_engine.plugin:general
-"""
 _METADATA = "Metadata-Version: 2.1\nName: llmsim-emulation\nVersion: 1\n"
-_FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
-"""Flags of vLLM whose names are not those of `engine_options`."""
-_ASK_VERSION = "from importlib.metadata import version; print(version('vllm'))"
-
-
-def engine_version(python: Path) -> str:
-    """The version of vLLM that this interpreter has; InputError where it has none."""
-    check_interpreter(python)
-    asked = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True)
-    if asked.returncode != 0:
-        raise InputError(
-            f'--engine-python: "{python}" has no vLLM; '
-            "`make conformance VLLM=0.33.0` installs one that needs no GPU"
-        )
-    return asked.stdout.strip()
 
 
 class Server:
@@ -89,58 +56,30 @@ class Server:
             writer.close()
 
 
-def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path) -> dict[str, str]:
-    """The environment of vLLM's processes; `folder` is made, with what they import."""
+def engine_environment(
+    settings: Mapping[str, object], folder: Path, entry_points: str
+) -> dict[str, str]:
+    """The environment of an engine's processes, which find these entry points; `folder` is made,
+    with what they import.
+    """
     folder.mkdir()
     environment = linked_environment(folder)
     plugin = folder / "llmsim_emulation-1.dist-info"
     plugin.mkdir()
-    (plugin / "entry_points.txt").write_text(_ENTRY_POINTS, encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     (plugin / "METADATA").write_text(_METADATA, encoding="utf-8")
-    environment |= {
+    return environment | {
         SETTINGS: json.dumps(settings),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # the coordinator loads no plug-ins of its own
-        "VLLM_PLUGINS": "llmsim,llmsim_clock",
-        "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(group.engine.use_v2_model_runner))),
     }
-    return environment
-
-
-def vllm_command(python: Path) -> list[str]:
-    """The words in place of `vllm`."""
-    return [str(python), "-m", "vllm.entrypoints.cli.main"]
 
 
 @contextmanager
-def vllm_server(
-    python: Path,
-    engine: EngineServer,
-    environment: dict[str, str],
-    model: Path,
-    log: Path,
-    extra: list[str],
+def engine_server(
+    command: list[str], environment: dict[str, str], port: int, log: Path
 ) -> Iterator[Server]:
-    """`extra` are further options of the server. What it says goes to `log`.
-
-    It takes text only where the folder `model` has a tokenizer.
-    """
-    group = engine.first
-    port = _free_port()
-    has_words = (model / "tokenizer.json").exists()
-    command = [*vllm_command(python), "serve"]
-    command += [
-        write_model(
-            model,
-            group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
-            WORDS if has_words else VOCABULARY,
-            group.model.num_experts if engine.lockstep is not None else 0,
-        )
-    ]
-    command += [] if has_words else ["--skip-tokenizer-init"]
-    command += [*_options(engine), "--host", "127.0.0.1", "--port", str(port), *extra]
+    """A server that listens on that port; what it says goes to `log`."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, env=environment, stdout=out, stderr=out, start_new_session=True
@@ -151,38 +90,8 @@ def vllm_server(
             _end(process)
 
 
-def _options(engine: EngineServer) -> list[str]:
-    """The engine's options as flags."""
-    group = engine.first
-    words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
-    words += ["--disable-uvicorn-access-log"]
-    words += ["--tensor-parallel-size", str(group.layout.tp)]
-    words += ["--pipeline-parallel-size", str(group.layout.pp)]
-    if len(engine.groups) > 1:
-        words += ["--data-parallel-size", str(len(engine.groups)), "--api-server-count", "1"]
-    if engine.lockstep is not None and group.layout.ep > 1:
-        words.append("--enable-expert-parallel")
-    if engine.connector is not None:
-        words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
-    for name, value in engine_options(group.engine, group.scheduler).items():
-        flag = _FLAGS.get(name, name.replace("_", "-"))
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", str(value)]
-    return words
-
-
-def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
-    return {
-        "kv_connector": "VirtualConnector",
-        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": connector,
-    }
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

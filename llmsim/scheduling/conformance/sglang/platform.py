@@ -68,7 +68,7 @@ def _accept(*_: Any, **__: Any) -> None:
     return None
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds stand-ins of packages with kernels, and of all modules in them."""
 
     def find_spec(
@@ -93,7 +93,7 @@ def prepare() -> None:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, StandInFinder())
     from transformers.utils import import_utils
 
     import_utils.is_torchvision_available = lambda: False

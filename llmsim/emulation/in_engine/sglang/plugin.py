@@ -1,0 +1,65 @@
+"""SGLang's entry point: the virtual clock, simulated devices, and counts of messages.
+
+SGLang calls it in its server and in its scheduler's process (group `sglang.srt.plugins`).
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+import time as real
+from pathlib import Path
+
+from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
+from llmsim.emulation.in_engine.parent import die_with
+from llmsim.emulation.in_engine.plugin import SETTINGS, settings
+
+STAMPED = (
+    "sglang.srt.observability.req_time_stats",
+    "sglang.srt.managers.schedule_batch",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.scheduler_components.metrics_reporter",
+)
+"""Modules whose times are of requests and steps. All others keep the real clock: they wait for
+processes and sockets.
+"""
+
+
+def general() -> None:
+    """Puts the clock into the modules that stamp times, and our devices under the scheduler."""
+    if SETTINGS not in os.environ:
+        return
+    given = settings()
+    die_with(given["pid"])
+    _stamp_virtual_times(ClockPage(given["clock"]))
+    _keep_loads_beside_sockets()
+    from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
+
+    hook_scheduler(given["socket"], given["first_engine"])
+
+
+def _stamp_virtual_times(clock: ClockPage) -> None:
+    """Modules that call `time.time()` through their own name of the module get ours under it."""
+    virtual = TimeModule(clock)
+    for name in STAMPED:
+        importlib.import_module(name)
+        module = sys.modules[name]
+        if getattr(module, "time", None) is real:
+            module.time = virtual  # type: ignore[attr-defined]
+    stats = sys.modules[STAMPED[0]]
+    stats.real_time = virtual.time  # type: ignore[attr-defined]
+    stats.monotonic_time = virtual.perf_counter  # type: ignore[attr-defined]
+
+
+def _keep_loads_beside_sockets() -> None:
+    """SGLang leaves a file with its load in /dev/shm for each server that has ever run; here the
+    file lies in the folder of temporary files, which goes with the emulation.
+    """
+    from sglang.srt.managers import load_snapshot
+
+    path_of = load_snapshot.shm_path_for
+
+    def shm_path_for(instance: str) -> str:
+        return str(Path(tempfile.gettempdir()) / Path(path_of(instance)).name)
+
+    load_snapshot.shm_path_for = shm_path_for

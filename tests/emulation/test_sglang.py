@@ -1,0 +1,267 @@
+"""SGLang's server as an emulation starts it, talks to it and puts it under the clock; SGLang itself
+where there is one.
+"""
+
+import itertools
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulation.test_emulation import CLUSTER, DATASET, emulated, prepared_run
+
+from llmsim.api.preparation.prepare import Prepared, prepare
+from llmsim.cli import main
+from llmsim.cli.run.arguments import checked_options
+from llmsim.config.errors import InputError, NotYetError
+from llmsim.emulation.devices import answered
+from llmsim.emulation.engines.engine import RefusedError
+from llmsim.emulation.engines.sglang import Generate, Sglang, _options
+from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.sglang.scheduler import Inbox
+from llmsim.emulation.outcome import difference
+from llmsim.emulation.requests import engine_requests
+from llmsim.emulation.servers.of_instances import engine_stages
+from llmsim.emulation.words import EndlessAnswers
+from llmsim.scheduling.conformance.model_runner import ModelRunner
+
+
+def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
+    words = ["--cluster-config", str(CLUSTER.with_name(cluster)), "--dataset", DATASET]
+    return prepare(checked_options([*Sglang().options(), *words, *options]))
+
+
+def test_clients_speak_sglangs_way(tmp_path: Path) -> None:
+    """The stand-in takes vLLM's steps, whoever asks."""
+    prepared = prepared_run(DATASET)
+    outcome = emulated(prepared, tmp_path, Generate(4096))
+    assert difference(outcome, prepared) == ""
+    assert not any(one.refused for one in outcome.answers.values())
+
+
+def test_an_error_in_place_of_an_answer_is_kept(tmp_path: Path) -> None:
+    prepared = prepared_run("synthetic:n=2,rate=1,input=fixed:2000,output=fixed:3,seed=1")
+    outcome = emulated(prepared, tmp_path, Generate(4096))
+    assert [one.refused for one in outcome.answers.values()] == ["the prompt is too long"] * 2
+
+
+def test_an_answer_ends_by_its_length_or_by_a_token() -> None:
+    workload = prepared_run(DATASET).workload
+    (by_length, *_), (by_token, *_) = (
+        engine_requests(workload, stops=stops) for stops in (False, True)
+    )
+    asked = Generate(4096).body(by_length, "m", prompt_alone=False)
+    assert asked["sampling_params"]["max_new_tokens"] == by_length.output_tokens
+    assert len(asked["input_ids"]) == by_length.input_tokens
+    sampling = Generate(4096).body(by_token, "m", prompt_alone=False)["sampling_params"]
+    assert sampling["stop_token_ids"] == [by_token.output(by_token.output_tokens - 1)]
+    assert Generate(4096).tokens(b'{"output_ids":[4,5],"meta_info":{"id":"000000001"}}') == 2
+    with pytest.raises(RefusedError, match="no"):
+        Generate(4096).tokens(b'{"error":{"message":"no"}}')
+
+
+def test_flags_say_what_the_options_say() -> None:
+    options = ["--block-size", "16", "--num-gpu-blocks-override", "101", "--no-sglang-overlap"]
+    options += ["--sglang-mixed-chunk", "--sglang-schedule-policy", "lpm", "--max-num-seqs", "7"]
+    words = _options(of_sglang(*options).lowered.groups[0])
+    values = dict(itertools.pairwise(words))
+    assert values["--page-size"] == "16"
+    assert values["--max-total-tokens"] == "1600"
+    assert values["--schedule-policy"] == "lpm"
+    assert values["--max-running-requests"] == "7"
+    assert {"--disable-overlap-schedule", "--enable-mixed-chunk"} <= set(words)
+    assert "--disable-radix-cache" not in words
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "said"),
+    [
+        ("h100_multi_instance.json", [], "several instances"),
+        ("h100_llama31_8b_pd.json", [], "several instances"),
+        (CLUSTER.name, ["--scheduler", "vllm_v1"], "--scheduler vllm_v1"),
+        (CLUSTER.name, ["--sglang-priority-scheduling"], "sglang_priority_scheduling"),
+    ],
+)
+def test_what_no_server_of_sglang_stands_for_is_refused(
+    cluster: str, options: list[str], said: str
+) -> None:
+    prepared = of_sglang(*options, cluster=cluster)
+    with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` runs one instance"):
+        Sglang().check(prepared, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["--page-size=64"], InputError, "--engine-args --page-size: `llmsim emulate` gives"),
+        (["--tp-size", "2"], InputError, "--engine-args --tp-size"),
+        (["--speculative-algorithm", "EAGLE"], NotYetError, "--engine-args --speculative-algori"),
+    ],
+)
+def test_options_of_the_server_do_not_contradict(
+    words: list[str], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=f"^{said}"):
+        Sglang().check(of_sglang(), words)
+
+
+def test_another_release_is_refused() -> None:
+    stages = engine_stages(of_sglang())
+    assert Sglang().release_options("0.5.23", stages) == []
+    with pytest.raises(NotYetError, match=r"SGLang 0\.5\.9 is not emulated"):
+        Sglang().release_options("0.5.9", stages)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine-python", sys.executable], "has no SGLang"),
+        (["--engine-args", "--port 1"], "--engine-args --port"),
+        (["--max-concurrency", "2"], "--max-concurrency"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--cluster-config", str(CLUSTER), "--dataset", DATASET, *words]
+    assert main(["emulate", "sglang", *given]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["emulate", "sglang", "--cluster-config", str(CLUSTER), "--", "vllm", "bench", "serve"]
+    assert main(words) == 2
+    assert "does not run before SGLang yet" in capsys.readouterr().err
+
+
+class HeardChannel:
+    """Notes what an engine core says."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def park(self) -> None:
+        self.said.append("park")
+
+    def unpark(self) -> None:
+        self.said.append("unpark")
+
+    def received(self, name: str, tokens: int) -> None:
+        self.said.append((name, tokens))
+
+    def close(self) -> None:
+        self.said.append("bye")
+
+
+def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
+    messages: queue.Queue[str] = queue.Queue()
+
+    class Hears(HeardChannel):
+        def park(self) -> None:
+            super().park()
+            messages.put("a")
+
+    channel = Hears()
+    inbox = Inbox(channel, messages.get, lambda name: [(name, 3)], lambda name: name == "end")  # type: ignore[arg-type]
+    inbox.park()
+    assert inbox.take() == "a"
+    assert channel.said == ["park", "unpark", ("a", 3)]
+    with pytest.raises(IndexError):
+        inbox.take()
+    messages.put("end")
+    inbox.park()
+    assert inbox.is_over
+    assert channel.said[-1] == "bye"
+
+
+def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
+    """The clock may be gone by then: nobody answers."""
+    path = tmp_path / "clock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        messages: queue.Queue[str] = queue.Queue()
+        inbox = Inbox(Channel(str(path), 0), messages.get, lambda _: [], lambda _: True)
+        waits = threading.Thread(target=inbox.settle)
+        waits.start()
+        messages.put("end")
+        waits.join(10)
+        assert not waits.is_alive()
+        assert inbox.take() == "end"
+
+
+def test_what_a_retraction_drops_is_sampled_again() -> None:
+    requests = engine_requests(prepared_run(DATASET).workload, stops=False)
+    tokens = requests[0].input_tokens
+    for model in (ModelRunner(requests, _NoDrafts()), EndlessAnswers()):
+        if isinstance(model, EndlessAnswers):
+            model.joins(0, tokens)
+        _, ((first,),) = answered(model, [["000000000", tokens, 0, 0, True, tokens]])
+        _, ((second,),) = answered(model, [["000000000", 1, tokens, 0, False]])
+        again = [["000000000", tokens + 1, 0, 0, True, tokens + 1]]
+        assert answered(model, again)[1] == [[second]]
+        assert first != second
+
+
+class _NoDrafts:
+    @property
+    def acceptance(self) -> "_NoDrafts":
+        return self
+
+    def accepted(self, row: int, sampled: int, drafts: int) -> int:
+        return 0
+
+
+def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
+    """As in SGLang's processes: kernels have stand-ins, and torchvision is not installed."""
+    package = tmp_path / "transformers" / "utils"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "import_utils.py").write_text("def is_torchvision_available(): return True\n")
+    settings: dict[str, object] = {"pid": 1}
+    environment = Sglang().environment(
+        engine_stages(of_sglang())[0].servers[0], settings, tmp_path / "server"
+    )
+    environment["PYTHONPATH"] += os.pathsep + str(tmp_path)
+    code = (
+        "from transformers.utils.import_utils import is_torchvision_available as a\n"
+        "from sgl_kernel.utils import is_arch_support_pdl\nprint(a(), is_arch_support_pdl())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert said.stdout.startswith(b"False "), said.stderr
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--no-sglang-overlap", "--block-size", "16"],
+    ],
+)
+def test_sglang_itself_is_the_simulation(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two emulations give the same bytes."""
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
+    given = ["--cluster-config", str(CLUSTER), "--dataset", DATASET, *options]
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        assert main([*words, *given, "--run-dir", str(folder)]) == 0
+        manifest = json.loads(capsys.readouterr().out)
+        assert (manifest["same_as_run"], manifest["deterministic"]) == (True, True)
+    for name in ("client.json", "requests.parquet"):
+        one, other = ((folder / name).read_bytes() for folder in folders)
+        assert one == other
