@@ -13,12 +13,13 @@ from pathlib import Path
 
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.core import Workload
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.processes import cpu_seconds
+from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
@@ -66,8 +67,10 @@ class Emulated:
     """From the first request on."""
     start_s: float
     """Of the server, and of a client of its own."""
-    cpu_s: float
-    """Of the server and of this process: the clients, the clock and the times of steps."""
+    cpu_s: float | None
+    """Of the server and of this process: the clients, the clock and the times of steps. None: a
+    process of the server has ended before the others.
+    """
     reasons: tuple[str, ...]
     """Why another emulation may differ; none: it gives the same."""
     failure: LlmsimError | None
@@ -97,7 +100,7 @@ def emulate(
     """
     stages = engine_stages(prepared)
     if client is None:
-        check_workload(prepared.workload, prepared.simulation.clients)
+        check_workload(prepared.workload, hands_over=len(stages) > 1)
     elif _needs_proxy(stages):
         raise NotYetError(
             "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
@@ -163,7 +166,8 @@ class _Emulation:
         self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
         self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
-        self._endless = EndlessAnswers()
+        assert group.scheduler is not None, "engine_stages looked"
+        self._endless = EndlessAnswers(group.scheduler.speculation)
         self._devices = self._all_devices()
         links = None
         if len(stages) > 1:
@@ -258,17 +262,17 @@ class _Emulation:
                 for server in servers:
                     await server.ready()
                 started = time.monotonic()
-                before_s = _computed_s(servers)
+                before = _computed_s(servers)
                 try:
                     await self._load(servers, environments[0])
                 except LlmsimError as error:
                     failure = error
                 ended = time.monotonic()
-                cpu_s = _computed_s(servers) - before_s
+                cpu_s = computed_since(before, _computed_s(servers))
                 degraded, reasons = keeper.time.degraded, self._reasons()
                 keeper.close()
         except LlmsimError as error:
-            failure, ended, cpu_s = error, time.monotonic(), 0.0
+            failure, ended, cpu_s = error, time.monotonic(), None
             degraded, reasons = "", ()
         if self._relay is not None and self._relay.first_s is not None:
             started = self._relay.first_s
@@ -303,6 +307,7 @@ class _Emulation:
                 self._requests,
                 self._group.info.model_name,
                 self._doors([server.port for server in servers]),
+                self._prepared.simulation.clients,
             )
             await self._until(self._clients.run(), servers)
             return
@@ -354,18 +359,14 @@ class _Emulation:
     def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
         """One for each rank where requests choose theirs."""
         if server.lockstep is None:
-            return [Door(port, self._api_times(server.first), server.first.info.index)]
+            return [door_of(server.first, port, self._prepared.workload)]
         return [
-            Door(port, self._api_times(one), one.info.index, rank)
+            door_of(one, port, self._prepared.workload, rank)
             for rank, one in enumerate(server.groups)
         ]
 
     def _api_ps(self, tokens: int) -> int:
         return _api_ps(self._group, tokens)
-
-    def _api_times(self, group: LoweredGroup) -> list[int]:
-        """By row."""
-        return [_api_ps(group, int(tokens)) for tokens in self._prepared.workload.input_tokens]
 
     async def _until(self, work: Awaitable[None], servers: list[Server]) -> None:
         """Raises what ends the emulation before the work does."""
@@ -469,15 +470,28 @@ def _checked_ranks(version: str, engine: EngineServer) -> list[str]:
     return []
 
 
+def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None = None) -> Door:
+    """The server of a group, or its rank in lock-step."""
+    return Door(
+        port,
+        [_api_ps(group, int(tokens)) for tokens in workload.input_tokens],
+        group.info.index,
+        rank,
+        leaving_ps=group.native.api_latency_ps,
+        api_server=None if group.engine.endpoint is None else group.native.api_server,
+    )
+
+
 def _api_ps(group: LoweredGroup, tokens: int) -> int:
     """What the API server takes before the engine sees a request, as in `llmsim run`."""
     native = group.native
     return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
 
 
-def _computed_s(servers: list[Server]) -> float:
-    """CPU time of this process and of the servers."""
-    return time.process_time() + sum(cpu_seconds(one.process.pid) for one in servers)
+def _computed_s(servers: list[Server]) -> dict[int, float]:
+    """CPU time of this process and of the servers' processes, by their ids."""
+    others = cpu_seconds_of(one.process.pid for one in servers)
+    return others | {os.getpid(): time.process_time()}
 
 
 def _degraded(why: str, asked: Asked, answers: dict[int, Answer]) -> DegradedError:

@@ -25,6 +25,8 @@ class StandIn:
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._parked = False
+        self._left: set[str] = set()
+        """Requests whose clients have left."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -44,6 +46,11 @@ class StandIn:
                 self._channel.unpark()
             self._channel.received(request["name"], request["left"])
 
+    def _leaves(self, name: str) -> None:
+        with self._lock:
+            self._left.add(name)
+            self._channel.left([name])
+
     def _run(self) -> None:
         running: list[dict[str, Any]] = []
         while True:
@@ -59,7 +66,11 @@ class StandIn:
             self._channel.settle()
             while not self._inbox.empty():
                 running.append(self._inbox.get())
-            running = self._step(running)
+            running = self._without_those_left(running)
+            running = self._step(running) if running else []
+
+    def _without_those_left(self, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one for one in running if one["name"] not in self._left]
 
     def _step(self, running: list[dict[str, Any]]) -> list[dict[str, Any]]:
         items = [
@@ -67,6 +78,9 @@ class StandIn:
         ]
         end_ps, tokens = self._channel.step(items)
         self._channel.wait(end_ps)
+        known = dict(zip((one["name"] for one in running), tokens, strict=True))
+        running = self._without_those_left(running)
+        tokens = [known[one["name"]] for one in running]
         self._channel.produced(
             [
                 (one["name"], len(given), one["wanted"] == len(given))
@@ -93,6 +107,15 @@ class StandIn:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
                 self.wfile.flush()
 
+            def watch(self, name: str) -> None:
+                """Until the client closes the connection."""
+                try:
+                    gone = not self.connection.recv(1, socket.MSG_PEEK)
+                except OSError:
+                    gone = True
+                if gone:
+                    engine._leaves(name)
+
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if len(body["prompt"]) > 1000:
@@ -107,6 +130,7 @@ class StandIn:
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
+                threading.Thread(target=self.watch, args=(name,), daemon=True).start()
                 ended = False
                 while not ended:
                     tokens, ended = out.get()

@@ -4,12 +4,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
 from llmsim.scheduling.conformance.vllm.live import layer_spec
 
+DRAFT = 7
+"""The token that stands for every draft: whether one holds is sampled."""
 PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""
 
@@ -58,6 +60,8 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         self._windows = given["kv_windows"]
         self._lockstep = given["lockstep"]
         self._next: tuple[int, Any] = (0, None)
+        self._names: list[str] = []
+        """Requests of the last step."""
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
         """A layer for each kind of attention, of one rank."""
@@ -111,7 +115,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
             sampled_token_ids=tokens,
             kv_connector_output=moved,
         )
-        self._next = end, answer
+        self._next, self._names = (end, answer), names
         return _done(None) if non_block else None
 
     def _moved(self) -> Any:
@@ -130,6 +134,10 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         kind = AtRoundEnd if self._lockstep else AtTime
         future = kind(self._channel, *self._next)
         return future if non_block else future.result()
+
+    def take_draft_token_ids(self) -> Any:
+        """Drafts that follow the last step; which tokens they are says nothing here."""
+        return DraftTokenIds(self._names, [[DRAFT] * count for count in self._channel.drafts()])
 
     def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
         """Nobody is there to answer."""

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,12 @@ llmsim_clock = llmsim.emulation.in_engine.plugin:general
 _METADATA = "Metadata-Version: 2.1\nName: llmsim-emulation\nVersion: 1\n"
 _FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
 """Flags of vLLM whose names are not those of `engine_options`."""
+_USAGE_ERROR = re.compile(r"(?:[\w.]+ )?[\w.]+: error: (.*)")
+"""What the parser of vLLM's command line ends with."""
+_REFUSALS = re.compile(r"(?:[\w.]+\.)?(?:ValidationError|ValueError|NotImplementedError): ?(?=\S)")
+"""What vLLM's checks of its configuration end with."""
+_REASON_LINES, _LONGEST_REASON = 3, 300
+"""Lines of such an error, and characters of a reason, that are repeated."""
 _ASK_VERSION = "from importlib.metadata import version; print(version('vllm'))"
 
 
@@ -58,13 +66,24 @@ def engine_version(python: Path) -> str:
 class Server:
     """A server that runs: where it listens, and whether it still does."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        port: int,
+        log: Path,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """`extra`: the options that its user has added."""
         self.process, self.port, self.log = process, port, log
+        self._extra = extra
 
     async def ready(self) -> None:
-        """Returns when it answers; NoProgressError where it ends before, or takes too long."""
+        """Returns when it answers; NoProgressError where it ends before, or takes too long, and
+        InputError where it refuses the options that were added.
+        """
         for _ in range(int(READY_S / _LOOK_S)):
             if self.process.poll() is not None:
+                self._check_extra()
                 raise NoProgressError(f"the server ended before it was ready: {self.last_words()}")
             if await self._answers():
                 return
@@ -74,6 +93,15 @@ class Server:
     def last_words(self) -> str:
         """The end of what it has said."""
         return last_words(self.log.read_text(encoding="utf-8", errors="replace"))
+
+    def _check_extra(self) -> None:
+        said = why_refused(self.log.read_text(encoding="utf-8", errors="replace"))
+        if self._extra and said:
+            raise InputError(
+                f'--engine-args "{shlex.join(self._extra)}": vLLM refuses the options: {said}',
+                field="--engine-args",
+                value=shlex.join(self._extra),
+            )
 
     async def _answers(self) -> bool:
         try:
@@ -87,6 +115,23 @@ class Server:
             return False
         finally:
             writer.close()
+
+
+def why_refused(log: str) -> str:
+    """The reason that vLLM gives where it refuses an option, on one line; empty: it gives none."""
+    lines = [line.split(") ", 1)[-1] if line.startswith("(") else line for line in log.split("\n")]
+    for number in reversed(range(len(lines))):
+        by_parser = _USAGE_ERROR.match(lines[number])
+        if by_parser is not None:
+            return _shortened(by_parser[1])
+        if _REFUSALS.match(lines[number]):
+            return _shortened(" ".join(lines[number : number + _REASON_LINES]))
+    return ""
+
+
+def _shortened(reason: str) -> str:
+    reason = " ".join(reason.split(" [type=")[0].split()).rstrip(".")
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
 
 
 def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -140,19 +185,19 @@ def vllm_server(
         )
     ]
     command += [] if has_words else ["--skip-tokenizer-init"]
-    command += [*_options(engine), "--host", "127.0.0.1", "--port", str(port), *extra]
+    command += [*_options(engine, str(model)), "--host", "127.0.0.1", "--port", str(port), *extra]
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, env=environment, stdout=out, stderr=out, start_new_session=True
         )
         try:
-            yield Server(process, port, log)
+            yield Server(process, port, log, extra)
         finally:
             _end(process)
 
 
-def _options(engine: EngineServer) -> list[str]:
-    """The engine's options as flags."""
+def _options(engine: EngineServer, model: str) -> list[str]:
+    """The engine's options as flags; `model` stands for a drafter's, too."""
     group = engine.first
     words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
     words += ["--disable-uvicorn-access-log"]
@@ -164,7 +209,12 @@ def _options(engine: EngineServer) -> list[str]:
         words.append("--enable-expert-parallel")
     if engine.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
-    for name, value in engine_options(group.engine, group.scheduler).items():
+    options = engine_options(group.engine, group.scheduler)
+    speculative = options.pop("speculative", None)
+    if speculative is not None:
+        drafter = {} if speculative["method"] == "ngram" else {"model": model}
+        words += ["--speculative-config", json.dumps(speculative | drafter)]
+    for name, value in options.items():
         flag = _FLAGS.get(name, name.replace("_", "-"))
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

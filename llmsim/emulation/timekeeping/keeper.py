@@ -40,6 +40,10 @@ class Steps(Protocol):
         """
         ...
 
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
+        ...
+
     def empty_step(self) -> None:
         """The engine core has called its workers without a batch."""
         ...
@@ -107,6 +111,8 @@ class Keeper:
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
+        self._leaving: set[int] = set()
+        """Requests whose engine core has still to hear that their clients have left."""
         self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
@@ -179,6 +185,11 @@ class Keeper:
         if self.time.requests_under_way:
             self._reached.append(asyncio.get_running_loop().create_future())
             await self._reached[-1]
+
+    def leaves(self, row: int) -> None:
+        """The client of a request that its engine core has still to end leaves the server."""
+        self._leaving.add(row)
+        self.sent()
 
     def refused(self) -> None:
         """The server refused a request before it reached an engine core."""
@@ -308,12 +319,15 @@ class Keeper:
             self._moves.hear(actor, kind, rest)
         elif self._ranks is not None and kind in Ranks.KINDS:
             self._ranks.hear(actor, kind, rest)
+        elif kind == "drafts":
+            self._answer(actor, self._steps_of[actor].drafts())
+            return
         elif kind in ("step", "empty step"):
             self._call_workers(actor, kind, rest)
             if self._ranks is None:
                 return
             self._ranks.offered()
-        elif kind in ("reported", "woken", "received", "produced"):
+        elif kind in ("reported", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
             self._hear_of_time(actor, kind, rest)
@@ -349,9 +363,17 @@ class Keeper:
                 self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
+            case "left":
+                self._heard_of_leaving(rest[0])
             case "produced":
                 under_way = sum(self._under_way(*answer) for answer in rest[0])
                 self.time.tokens_under_way += under_way
+
+    def _heard_of_leaving(self, names: list[str]) -> None:
+        for row in map(row_of, names):
+            if row in self._leaving:
+                self._leaving.remove(row)
+                self._arrived()
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         """It waits, has heard so many reports of engine cores, and has woken all of them so often
