@@ -101,11 +101,10 @@ def emulate(
     stages = engine_stages(prepared)
     if client is None:
         check_workload(prepared.workload, hands_over=len(stages) > 1)
-    elif _needs_proxy(stages):
+    elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
-            "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
-            "among several, or among ranks in lock-step, and passes requests from prefill to "
-            "decode; give it --dataset"
+            "--endpoint: the requests of a client after -- take no time of the API server beside "
+            "api_latency_ns; leave the option out, or give --dataset in place of the client"
         )
     version = engine_version(python)
     engine_args = [*engine_args, *_checked_ranks(version, stages[0].servers[0])]
@@ -114,12 +113,6 @@ def emulate(
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
         one = _Emulation(prepared, stages, python, Path(folder), log.parent / "model", client)
         return asyncio.run(one.run(version, log, list(engine_args)))
-
-
-def _needs_proxy(stages: Sequence[EngineStage]) -> bool:
-    """Whether somebody in front of the servers chooses for each request."""
-    several = sum(len(stage.servers) for stage in stages) > 1
-    return several or stages[0].servers[0].lockstep is not None
 
 
 class Stall:
@@ -166,13 +159,12 @@ class _Emulation:
         self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
         self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
-        assert group.scheduler is not None, "engine_stages looked"
-        self._endless = EndlessAnswers(group.scheduler.speculation)
+        self._endless: list[EndlessAnswers] = []
+        """Of a client's requests, for each group."""
         self._devices = self._all_devices()
         links = None
         if len(stages) > 1:
-            tokens = prepared.workload.input_tokens.tolist()
-            links = Links(prepared.lowered, tokens, self._prefill_of)
+            links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
         in_step = self._engines[0].lockstep is not None
         self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
         self._relay: Relay | None = None
@@ -198,9 +190,10 @@ class _Emulation:
         ]
 
     def _model_of(self, group: LoweredGroup) -> Model:
-        if self._client is not None:
-            return self._endless
         assert group.scheduler is not None, "engine_stages looked"
+        if self._client is not None:
+            self._endless.append(EndlessAnswers(group.scheduler.speculation))
+            return self._endless[-1]
         return ModelRunner(self._requests, group.scheduler.speculation)
 
     def _environments(self) -> list[dict[str, str]]:
@@ -219,7 +212,7 @@ class _Emulation:
             "first_engine": group.info.index,
             "connector": engine.connector,
             "lockstep": engine.lockstep is not None,
-            "kv_windows": [0],
+            "kv_tables": kv_tables_of(group),
             "device_name": group.info.hardware,
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
             "v2_runner": bool(group.engine.use_v2_model_runner),
@@ -311,8 +304,8 @@ class _Emulation:
             )
             await self._until(self._clients.run(), servers)
             return
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._endless.joins)
-        relay.server_port = servers[0].port
+        stages = self._doors([server.port for server in servers])
+        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages)
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -343,9 +336,20 @@ class _Emulation:
         if process.returncode != 0:
             raise NoProgressError(f"the client has ended with exit code {process.returncode}")
 
+    def _joins(self, row: int, tokens: int) -> None:
+        """A client's request has reached an engine core."""
+        for one in self._endless:
+            one.joins(row, tokens)
+
+    def _prompt_tokens(self, row: int) -> int:
+        if self._relay is not None:
+            return self._relay.input_tokens[row]
+        return int(self._prepared.workload.input_tokens[row])
+
     def _prefill_of(self, row: int) -> int:
-        assert self._clients is not None, "they have sent the request"
-        return self._clients.passed[row][0]
+        sender = self._clients if self._relay is None else self._relay
+        assert sender is not None, "it has sent the request"
+        return sender.passed[row][0]
 
     def _doors(self, ports: Sequence[int]) -> list[Stage]:
         """`ports`: of the servers, in their order."""
@@ -365,8 +369,8 @@ class _Emulation:
             for rank, one in enumerate(server.groups)
         ]
 
-    def _api_ps(self, tokens: int) -> int:
-        return _api_ps(self._group, tokens)
+    def _api_ps(self, group: int, tokens: int) -> int:
+        return _api_ps(self._prepared.lowered.groups[group], tokens)
 
     async def _until(self, work: Awaitable[None], servers: list[Server]) -> None:
         """Raises what ends the emulation before the work does."""
@@ -480,6 +484,16 @@ def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None
         leaving_ps=group.native.api_latency_ps,
         api_server=None if group.engine.endpoint is None else group.native.api_server,
     )
+
+
+def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:
+    """What each table of blocks sees (`layer_spec`), and the tokens in its blocks; 0: the
+    engine's.
+    """
+    assert group.scheduler is not None, "engine_stages looked"
+    tables = group.scheduler.kv.tables
+    sizes = tables.block_sizes or [0] * len(tables.windows)
+    return list(zip(tables.windows, sizes, strict=True)) or [(0, 0)]
 
 
 def _api_ps(group: LoweredGroup, tokens: int) -> int:

@@ -15,13 +15,14 @@ from emulation.stand_in_engine import StandIn
 from emulation.test_emulation import CLUSTER, prepared_run
 
 from llmsim.cli import main
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.servers.relay import Relay, prompt_tokens
-from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.emulation.timekeeping.keeper import SEVERAL, Keeper
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 
@@ -39,8 +40,10 @@ async def emulated(
     keeper = Keeper(folder, [Devices(group, endless)])
     async with keeper.listening():
         engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
-        keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
-        relay.server_port = engine.port
+        stages = [Stage([Door(engine.port, [])])]
+        keeper.relay = relay = Relay(
+            keeper, lambda group, tokens: 1_000_000 * tokens, endless.joins, stages
+        )
         listens = await relay.listen()
         sends = asyncio.create_task(relay.run())
         out = folder / "out.json"
@@ -111,10 +114,19 @@ def test_an_answer_that_breaks_off_ends_for_its_client(tmp_path: Path) -> None:
     assert sorted(a >= b for a, b in zip(got, wanted, strict=True)) == [False] + [True] * 7
 
 
-def test_a_client_of_several_processes_is_refused_by_name(tmp_path: Path) -> None:
-    _, _, keeper = asyncio.run(emulated("processes", tmp_path / "one"))
-    assert isinstance(keeper.failure, NotYetError)
-    assert "runs clients of one process alone" in str(keeper.failure)
+@pytest.mark.parametrize("kind", ["fork", "spawn"])
+def test_a_client_of_several_processes_sees_virtual_time(kind: str, tmp_path: Path) -> None:
+    """Each of them sleeps in it, and its parent waits for it without a word."""
+    found, relay, keeper = asyncio.run(emulated(kind, tmp_path / "one"))
+    assert keeper.failure is None
+    assert keeper.time.degraded == ""
+    assert SEVERAL in keeper.reasons
+    assert found["took_s"] > 33
+    seen = [[token - one.arrival_ps for token in one.token_ps] for one in relay.answers.values()]
+    measured = [[round(time * 1e12) for time in one] for one in found["times"]]
+    assert len(measured) == 4
+    for one in measured:
+        assert any(one == pytest.approx(other, abs=1000) for other in seen)
 
 
 class NoSteps:

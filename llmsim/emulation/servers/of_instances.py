@@ -6,7 +6,6 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.config.engine.version_rules import KEEPS_STATE
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
 from llmsim.lowering import LoweredDeployment, LoweredGroup
@@ -75,7 +74,6 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
-    windows = [one for config in configs if config is not None for one in config.kv.tables.windows]
     for is_so, what, remedy in (
         (None in configs, "an instance that gets no requests", ""),
         (lowered.layouts is not None, "layouts", "give one layout"),
@@ -91,16 +89,6 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
             "leave it out, or run vLLM's own offloading connector in llmsim run --scheduler vllm",
         ),
         (tiers, "KV tiers (--prefix-storage)", "leave --prefix-storage out"),
-        (
-            KEEPS_STATE in windows,
-            "layers that keep a state",
-            "run vLLM's own scheduler for them in llmsim run --scheduler vllm",
-        ),
-        (
-            any(one not in (0, KEEPS_STATE) for one in windows),
-            "layers with a window",
-            "run vLLM's own scheduler for them in llmsim run --scheduler vllm",
-        ),
     ):
         _refuse_alone(is_so, what, remedy)
     for group in lowered.groups:
@@ -196,6 +184,12 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
         transfers.push,
         "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
         "add --kv-transfer whole --kv-transfer-mode pull",
+    )
+    tables = [one.scheduler.kv.tables.windows for one in lowered.groups if one.scheduler]
+    _refuse_alone(
+        any(len(one) > 1 for one in tables),
+        "layers of several kinds, with windows or states, on instances with a pd_type",
+        "remove the pd_type",
     )
     roles = [group.native.role for group in lowered.groups]
     _refuse(_native.Role.BOTH in roles, "instances with a role beside others without")

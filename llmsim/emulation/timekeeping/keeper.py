@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.config.errors import LlmsimError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.timekeeping.asleep import Sleepers
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
@@ -19,14 +20,14 @@ from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
 SEVERAL = (
-    "the client has started process {process}: messages between its processes, and timers of the "
-    "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
-    "vllm bench serve; `llmsim serve` answers any client at the real clock"
+    "the client has several processes, whose messages to each other are not counted: time moves "
+    "when all of them sleep"
 )
+"""Why two emulations of such a client may differ."""
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
-"""How often time passes when it goes by the wall clock."""
+"""How often time passes when it goes by the wall clock, and how often to look who sleeps."""
 
 
 class Steps(Protocol):
@@ -121,6 +122,12 @@ class Keeper:
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
         self._client_actors: set[Actor] = set()
+        self._root: Actor | None = None
+        """The client's first process."""
+        self._sleepers: Sleepers | None = None
+        """Of a client of several processes; None: it has one."""
+        self._looking: asyncio.Task[None] | None = None
+        self._all_sleep = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
             "join coordinator": (self._join_coordinator, self._hear_coordinator),
@@ -207,6 +214,7 @@ class Keeper:
 
     def announce(self, comes: dict[int, int]) -> None:
         """Tells the processes of the client that wait what comes to their ports."""
+        self._may_wake_client()
         for actor, (number, _) in self._waiting.items():
             self._answer(actor, [number, comes])
 
@@ -223,8 +231,9 @@ class Keeper:
     def close(self) -> None:
         """The emulation is over: who leaves from now on has not died."""
         self._is_over = True
-        if self._ticks is not None:
-            self._ticks.cancel()
+        for task in (self._ticks, self._looking):
+            if task is not None:
+                task.cancel()
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
@@ -271,19 +280,24 @@ class Keeper:
 
     def _join_client(self, rest: list[Any]) -> Actor:
         process, thread, stays = rest
-        if self.has_client and stays:
-            self.fail(NotYetError(SEVERAL.format(process=process)))
-        self.has_client = True
+        if self.has_client and stays and self._looking is None:
+            self.reasons.append(SEVERAL)
+            self._looking = asyncio.create_task(self._look())
         if not stays:
             self.reasons.append(f'the client waits in its thread "{thread}"')
         actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        if not self.has_client:
+            self._root, self._sleepers = actor, Sleepers(process)
+        self.has_client = True
         self._client_actors.add(actor)
         return actor
 
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
+        self._may_wake_client()
         self._moves.leaves(actor)
         if self._ranks is not None:
             self._ranks.leaves(actor)
@@ -291,7 +305,8 @@ class Keeper:
         self.time.leave(actor)
         if self._is_over:
             return
-        if not said_bye:
+        is_fork = is_child and self._looking is not None  # it may end without a word
+        if not said_bye and not is_fork:
             self._degrade(self._death(actor.name))
         elif is_core:
             self.fail(NoProgressError(f"{actor.name} has ended"))
@@ -305,6 +320,20 @@ class Keeper:
         self.time.degrade(why)
         if self._ticks is None and not self._is_over:
             self._ticks = asyncio.create_task(self._tick())
+
+    async def _look(self) -> None:
+        """A client of several processes waits when all of them sleep."""
+        assert self._sleepers is not None, "its first process has joined"
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if not self._all_sleep and self._sleepers.all_sleep():
+                self._all_sleep = True
+                self._wake()
+
+    def _may_wake_client(self) -> None:
+        self._all_sleep = False
+        if self._sleepers is not None:
+            self._sleepers.forget()
 
     async def _tick(self) -> None:
         behind_ns = time.monotonic_ns() - self.time.now_ps // PS_PER_NS
@@ -401,6 +430,7 @@ class Keeper:
             self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        self._may_wake_client()
         if kind == "client notes":
             self.reasons += [why for why in rest if why not in self.reasons]
             return
@@ -438,6 +468,7 @@ class Keeper:
                 self.time.reports_under_way += 1  # it reports what it knows
                 self._answer(actor, self._looks.pop(actor))
             else:
+                self._may_wake_client()
                 number, _ = self._waiting.pop(actor, (None, None))
                 self._answer(actor, None if number is None else [number, None])
         if self._moves.actor in woken:
@@ -450,16 +481,23 @@ class Keeper:
             return
         if time.degraded:
             relay.take_all()
-        is_quiet = relay.is_quiet() and len(self._waiting) == len(self._client_actors)
+        is_quiet = relay.is_quiet() and self._client_waits()
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:
             relay.flush()
-            is_quiet = relay.is_quiet() and is_quiet
-        for actor, (_, until_ps) in self._waiting.items():
-            if is_quiet or time.degraded:
-                time.waits(actor, until_ps)
+            is_quiet = relay.is_quiet() and self._client_waits()
+        for actor in self._client_actors:
+            waits = actor in self._waiting or self._looking is not None
+            if waits and (is_quiet or time.degraded):
+                time.waits(actor, self._waiting.get(actor, (0, None))[1])
             else:
                 time.works(actor)
+
+    def _client_waits(self) -> bool:
+        """All of its processes wait, or sleep."""
+        if self._looking is not None:
+            return self._all_sleep
+        return len(self._waiting) == len(self._client_actors)
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]
