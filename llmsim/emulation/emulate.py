@@ -158,7 +158,11 @@ class _Emulation:
         self._engines = [server for stage in stages for server in stage.servers]
         self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
-        self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
+        self._requests = engine_requests(
+            prepared.workload,
+            stops=not group.engine.ignore_eos,
+            ranked=group.engine.scheduling_policy == "priority",
+        )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
         self._devices = self._all_devices()

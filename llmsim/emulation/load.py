@@ -376,6 +376,7 @@ class Clients:
         body = _json.encode(
             {"model": self._model, "prompt": one.prompt(), "stream": True}
             | {"return_token_ids": True, "temperature": 0}
+            | ({"priority": one.priority} if one.priority else {})
             | end
         )
         chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"

@@ -15,9 +15,12 @@ _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
 
-def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
-    """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids."""
-    return [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+def engine_requests(workload: Workload, *, stops: bool, ranked: bool = False) -> list[LiveRequest]:
+    """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids. Without
+    `ranked`, they have no priorities.
+    """
+    requests = [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+    return requests if ranked else [replace(one, priority=0) for one in requests]
 
 
 def request_name(row: int) -> str:
@@ -36,7 +39,6 @@ def check_workload(workload: Workload, *, hands_over: bool) -> None:
             "or give one instance without a pd_type"
         )
     for is_so, what in (
-        (workload.priority is not None, "priorities of the trace"),
         (
             any(
                 one is not None

@@ -31,18 +31,28 @@ ONE = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
 
 
 async def emulated(
-    kind: str, folder: Path, breaks_at: int = 0
+    kind: str, folder: Path, breaks_at: int = 0, sizes: tuple[int, ...] = (1,)
 ) -> tuple[dict[str, Any], Relay, Keeper]:
-    """The stand-in client of that kind before the stand-in engine."""
+    """The stand-in client of that kind before stand-in engines, of which each stage has so many."""
     folder.mkdir()
     group = engine_stages(prepared_run(ONE))[0].servers[0].first
-    endless = EndlessAnswers()
-    keeper = Keeper(folder, [Devices(group, endless)])
+    endless = [EndlessAnswers() for _ in range(sum(sizes))]
+    keeper = Keeper(folder, [Devices(group, one) for one in endless])
+
+    def joins(row: int, tokens: int) -> None:
+        for one in endless:
+            one.joins(row, tokens)
+
     async with keeper.listening():
-        engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
-        stages = [Stage([Door(engine.port, [])])]
+        path = str(keeper.socket_path)
+        engines = [
+            await asyncio.to_thread(StandIn, path, breaks_at, number)
+            for number in range(len(endless))
+        ]
+        doors = iter(Door(one.port, [], number) for number, one in enumerate(engines))
+        stages = [Stage([next(doors) for _ in range(size)]) for size in sizes]
         keeper.relay = relay = Relay(
-            keeper, lambda group, tokens: 1_000_000 * tokens, endless.joins, stages
+            keeper, lambda group, tokens: 1_000_000 * tokens, joins, stages
         )
         listens = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -62,7 +72,8 @@ async def emulated(
         sends.cancel()
         keeper.close()
         listens.close()
-        await asyncio.to_thread(engine.close)
+        for engine in engines:
+            await asyncio.to_thread(engine.close)
     return json.loads(out.read_text(encoding="utf-8")), relay, keeper
 
 
@@ -86,6 +97,21 @@ def test_a_client_sees_virtual_time(
     assert one["took_s"] > pause_s > one["real_s"]
     other, again, _ = asyncio.run(emulated(kind, tmp_path / "other"))
     assert again.answers == relay.answers
+    assert other["times"] == one["times"]
+
+
+@pytest.mark.parametrize("sizes", [(2,), (1, 1), (2, 1)])
+def test_a_client_before_several_servers(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """Requests take turns at the servers of a stage, and pass one of each."""
+    one, relay, _ = asyncio.run(emulated("asyncio", tmp_path / "one", sizes=sizes))
+    assert not relay.reasons
+    lasts = sizes[0] if len(sizes) > 1 else 0
+    passed = [[row % sizes[0], lasts][: len(sizes)] for row in range(8)]
+    assert list(relay.passed.values()) == passed
+    for times, answer in zip(one["times"], relay.answers.values(), strict=True):
+        seen = [(token - answer.arrival_ps) / 1e12 for token in answer.token_ps]
+        assert times == pytest.approx(seen, abs=1e-9)
+    other, _, _ = asyncio.run(emulated("asyncio", tmp_path / "other", sizes=sizes))
     assert other["times"] == one["times"]
 
 

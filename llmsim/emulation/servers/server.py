@@ -46,6 +46,8 @@ _USAGE_ERROR = re.compile(r"(?:[\w.]+ )?[\w.]+: error: (.*)")
 """What the parser of vLLM's command line ends with."""
 _REFUSALS = re.compile(r"(?:[\w.]+\.)?(?:ValidationError|ValueError|NotImplementedError): ?(?=\S)")
 """What vLLM's checks of its configuration end with."""
+_ENDS_OF_REASONS = (" [type=", "For further information")
+"""What follows a reason and says nothing new."""
 _REASON_LINES, _LONGEST_REASON = 3, 300
 """Lines of such an error, and characters of a reason, that are repeated."""
 _ASK_VERSION = "from importlib.metadata import version; print(version('vllm'))"
@@ -123,14 +125,16 @@ def why_refused(log: str) -> str:
     for number in reversed(range(len(lines))):
         by_parser = _USAGE_ERROR.match(lines[number])
         if by_parser is not None:
-            return _shortened(by_parser[1])
+            return _shortened(" ".join([by_parser[1], *lines[number + 1 : number + _REASON_LINES]]))
         if _REFUSALS.match(lines[number]):
             return _shortened(" ".join(lines[number : number + _REASON_LINES]))
     return ""
 
 
 def _shortened(reason: str) -> str:
-    reason = " ".join(reason.split(" [type=")[0].split()).rstrip(".")
+    for end in _ENDS_OF_REASONS:
+        reason = reason.split(end)[0]
+    reason = " ".join(reason.split()).rstrip(".")
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
 
 
