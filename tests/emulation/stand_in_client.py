@@ -1,7 +1,7 @@
 """Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, asyncio
-beside a thread that sleeps ("threads"), in processes that "fork" or "spawn", or all requests "at
-once", three at a time. All with asyncio hand each request to a pool of threads before they send
-it, as aiohttp does.
+beside a thread that sleeps ("threads"), in processes that "fork" or "spawn", in a thread that the
+main thread "joins", or all requests "at once", three at a time. All with asyncio hand each request
+to a pool of threads before they send it, as aiohttp does.
 
 Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
 """
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -72,6 +73,15 @@ def in_turn(port: int, count: int) -> list[list[float]]:
     return found
 
 
+def in_thread(port: int) -> list[list[float]]:
+    """The main thread waits for another one, in real time."""
+    found: list[list[float]] = []
+    thread = threading.Thread(target=lambda: found.extend(in_turn(port, 4)))
+    thread.start()
+    thread.join()
+    return found
+
+
 def send_in_turn(port: int, pipe: Any) -> None:
     pipe.send(in_turn(port, 2))
 
@@ -101,6 +111,8 @@ def main() -> None:
         asyncio.run(asyncio.to_thread(time.sleep, 60.0))
     if kind == "sockets":
         found = in_turn(port, 4)
+    elif kind == "joins":
+        found = in_thread(port)
     elif kind in ("fork", "spawn"):
         found = in_processes(port, kind)
     else:

@@ -121,6 +121,13 @@ def test_a_thread_that_waits_by_itself_is_a_reason(tmp_path: Path) -> None:
     assert any("the client waits in its thread" in reason for reason in keeper.reasons)
 
 
+def test_a_main_thread_may_wait_for_another_one(tmp_path: Path) -> None:
+    found, relay, keeper = asyncio.run(emulated("joins", tmp_path / "one"))
+    assert len(relay.answers) == 4
+    assert found["took_s"] > 6 > found["real_s"]
+    assert any("the client waits in its thread" in reason for reason in keeper.reasons)
+
+
 def test_a_client_that_sends_when_answers_end_repeats(tmp_path: Path) -> None:
     """Work in pools of threads and answers that end together come in one order."""
     found = []

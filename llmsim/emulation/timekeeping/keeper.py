@@ -125,7 +125,7 @@ class Keeper:
         self._root: Actor | None = None
         """The client's first process."""
         self._sleepers: Sleepers | None = None
-        """Of a client of several processes; None: it has one."""
+        """Of the client; they are asked where it has several processes, or threads that wait."""
         self._looking: asyncio.Task[None] | None = None
         self._all_sleep = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
@@ -280,8 +280,9 @@ class Keeper:
 
     def _join_client(self, rest: list[Any]) -> Actor:
         process, thread, stays = rest
-        if self.has_client and stays and self._looking is None:
+        if self.has_client and stays and SEVERAL not in self.reasons:
             self.reasons.append(SEVERAL)
+        if self.has_client and self._looking is None:
             self._looking = asyncio.create_task(self._look())
         if not stays:
             self.reasons.append(f'the client waits in its thread "{thread}"')
@@ -322,7 +323,7 @@ class Keeper:
             self._ticks = asyncio.create_task(self._tick())
 
     async def _look(self) -> None:
-        """A client of several processes waits when all of them sleep."""
+        """A client of several processes, or threads that wait, waits when all of them sleep."""
         assert self._sleepers is not None, "its first process has joined"
         while True:
             await asyncio.sleep(_TICK_S)
