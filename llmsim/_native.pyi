@@ -2257,9 +2257,9 @@ class BatchRunner:
 
     def __init__(self, config: GroupConfig, program: Program, expanded: ExpandedConfig | None = None) -> None: ...
 
-    def run(self, items: Sequence[Sequence[int]], now_ps: int) -> tuple[int, int]:
+    def run(self, items: Sequence[Sequence[int]], now_ps: int, known_ps: int = 0, drafts_after: int = 0) -> tuple[int, int]:
         """
-        (start, end) in ps of the next step, which may start then; items as of Program.step_ps.
+        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items as of Program.step_ps, and drafts_after are proposed for each sequence at its end.
         """
 
 class RoundRunner:

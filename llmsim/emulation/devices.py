@@ -42,6 +42,10 @@ class Model(Protocol):
         """Its tokens of a step."""
         ...
 
+    def sampled(self, row: int) -> int:
+        """Tokens that it has had so far."""
+        ...
+
 
 def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int]]]:
     """The batch of these items (`Channel.step`), and the tokens that it gives each of them."""
@@ -65,6 +69,9 @@ class Devices:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
+        self._speculation = group.scheduler.speculation
+        self._rows: list[int] = []
+        """Of the last step."""
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._given_ps = [0]
@@ -74,11 +81,23 @@ class Devices:
     def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
         """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
         batch, tokens = answered(self._model, items)
-        start_ps = max(now_ps, self._tokens_known_ps())
-        _, end_ps = self._runner.run([(tokens, before) for _, tokens, before in batch], start_ps)
+        # The host prepares the step from now on, whenever its tokens are known.
+        sizes = [
+            (tokens, before, item[3])
+            for (_, tokens, before), item in zip(batch, items, strict=True)
+        ]
+        proposed = self._speculation.drafts_after(len(batch))
+        _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed)
+        self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
         return end_ps, tokens
+
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
+        most = self._speculation.drafts_after(len(self._rows))
+        proposes, sampled = self._speculation.proposes, self._model.sampled
+        return [most if proposes(row, sampled(row)) else 0 for row in self._rows]
 
     def empty_step(self) -> None:
         """The engine has called its workers without a batch."""

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.core import Workload
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.processes import cpu_seconds
+from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
@@ -64,8 +65,10 @@ class Emulated:
     """From the first request on."""
     start_s: float
     """Of the server, and of a client of its own."""
-    cpu_s: float
-    """Of the server and of this process: the clients, the clock and the times of steps."""
+    cpu_s: float | None
+    """Of the server and of this process: the clients, the clock and the times of steps. None: a
+    process of the server has ended before the others.
+    """
     reasons: tuple[str, ...]
     """Why another emulation may differ; none: it gives the same."""
     failure: LlmsimError | None
@@ -102,12 +105,11 @@ def emulate(
             "`llmsim emulate` a --dataset in its place"
         )
     if client is None:
-        check_workload(prepared.workload, prepared.simulation.clients)
-    elif _needs_proxy(stages):
+        check_workload(prepared.workload, hands_over=len(stages) > 1)
+    elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
-            "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
-            "among several, or among ranks in lock-step, and passes requests from prefill to "
-            "decode; give it --dataset"
+            "--endpoint: the requests of a client after -- take no time of the API server beside "
+            "api_latency_ns; leave the option out, or give --dataset in place of the client"
         )
     version = engine.version(python)
     engine_args = [*engine_args, *engine.release_options(version, stages)]
@@ -117,12 +119,6 @@ def emulate(
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, list(engine_args)))
-
-
-def _needs_proxy(stages: Sequence[EngineStage]) -> bool:
-    """Whether somebody in front of the servers chooses for each request."""
-    several = sum(len(stage.servers) for stage in stages) > 1
-    return several or stages[0].servers[0].lockstep is not None
 
 
 class Stall:
@@ -170,13 +166,17 @@ class _Emulation:
         self._engines = [server for stage in stages for server in stage.servers]
         self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
-        self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
-        self._endless = EndlessAnswers()
+        self._requests = engine_requests(
+            prepared.workload,
+            stops=not group.engine.ignore_eos,
+            ranked=group.engine.scheduling_policy == "priority",
+        )
+        self._endless: list[EndlessAnswers] = []
+        """Of a client's requests, for each group."""
         self._devices = self._all_devices()
         links = None
         if len(stages) > 1:
-            tokens = prepared.workload.input_tokens.tolist()
-            links = Links(prepared.lowered, tokens, self._prefill_of)
+            links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
         in_step = self._engines[0].lockstep is not None
         self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
         self._relay: Relay | None = None
@@ -202,9 +202,10 @@ class _Emulation:
         ]
 
     def _model_of(self, group: LoweredGroup) -> Model:
-        if self._client is not None:
-            return self._endless
         assert group.scheduler is not None, "engine_stages looked"
+        if self._client is not None:
+            self._endless.append(EndlessAnswers(group.scheduler.speculation))
+            return self._endless[-1]
         return ModelRunner(self._requests, group.scheduler.speculation)
 
     def _environments(self) -> list[dict[str, str]]:
@@ -234,9 +235,7 @@ class _Emulation:
                 port = free_port()
                 command = self._engine.command(self._python, one, self._model, port)
                 own_log = log if number == 0 else log.with_name(f"server{number}.log")
-                started = engine_server(
-                    [*command, *engine_args], environments[number], port, own_log
-                )
+                started = engine_server(command, engine_args, environments[number], port, own_log)
                 servers.append(stack.enter_context(started))
             yield servers
 
@@ -255,17 +254,17 @@ class _Emulation:
                 for server in servers:
                     await server.ready()
                 started = time.monotonic()
-                before_s = _computed_s(servers)
+                before = _computed_s(servers)
                 try:
                     await self._load(servers, environments[0])
                 except LlmsimError as error:
                     failure = error
                 ended = time.monotonic()
-                cpu_s = _computed_s(servers) - before_s
+                cpu_s = computed_since(before, _computed_s(servers))
                 degraded, reasons = keeper.time.degraded, self._reasons()
                 keeper.close()
         except LlmsimError as error:
-            failure, ended, cpu_s = error, time.monotonic(), 0.0
+            failure, ended, cpu_s = error, time.monotonic(), None
             degraded, reasons = "", ()
         if self._relay is not None and self._relay.first_s is not None:
             started = self._relay.first_s
@@ -301,11 +300,12 @@ class _Emulation:
                 self._group.info.model_name,
                 self._doors([server.port for server in servers]),
                 self._engine.endpoint(self._engines[0]),
+                self._prepared.simulation.clients,
             )
             await self._until(self._clients.run(), servers)
             return
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._endless.joins)
-        relay.server_port = servers[0].port
+        stages = self._doors([server.port for server in servers])
+        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages)
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -336,9 +336,20 @@ class _Emulation:
         if process.returncode != 0:
             raise NoProgressError(f"the client has ended with exit code {process.returncode}")
 
+    def _joins(self, row: int, tokens: int) -> None:
+        """A client's request has reached an engine core."""
+        for one in self._endless:
+            one.joins(row, tokens)
+
+    def _prompt_tokens(self, row: int) -> int:
+        if self._relay is not None:
+            return self._relay.input_tokens[row]
+        return int(self._prepared.workload.input_tokens[row])
+
     def _prefill_of(self, row: int) -> int:
-        assert self._clients is not None, "they have sent the request"
-        return self._clients.passed[row][0]
+        sender = self._clients if self._relay is None else self._relay
+        assert sender is not None, "it has sent the request"
+        return sender.passed[row][0]
 
     def _doors(self, ports: Sequence[int]) -> list[Stage]:
         """`ports`: of the servers, in their order."""
@@ -352,18 +363,14 @@ class _Emulation:
     def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
         """One for each rank where requests choose theirs."""
         if server.lockstep is None:
-            return [Door(port, self._api_times(server.first), server.first.info.index)]
+            return [door_of(server.first, port, self._prepared.workload)]
         return [
-            Door(port, self._api_times(one), one.info.index, rank)
+            door_of(one, port, self._prepared.workload, rank)
             for rank, one in enumerate(server.groups)
         ]
 
-    def _api_ps(self, tokens: int) -> int:
-        return _api_ps(self._group, tokens)
-
-    def _api_times(self, group: LoweredGroup) -> list[int]:
-        """By row."""
-        return [_api_ps(group, int(tokens)) for tokens in self._prepared.workload.input_tokens]
+    def _api_ps(self, group: int, tokens: int) -> int:
+        return _api_ps(self._prepared.lowered.groups[group], tokens)
 
     async def _until(self, work: Awaitable[None], servers: list[Server]) -> None:
         """Raises what ends the emulation before the work does."""
@@ -453,15 +460,28 @@ class _Emulation:
         )
 
 
+def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None = None) -> Door:
+    """The server of a group, or its rank in lock-step."""
+    return Door(
+        port,
+        [_api_ps(group, int(tokens)) for tokens in workload.input_tokens],
+        group.info.index,
+        rank,
+        leaving_ps=group.native.api_latency_ps,
+        api_server=None if group.engine.endpoint is None else group.native.api_server,
+    )
+
+
 def _api_ps(group: LoweredGroup, tokens: int) -> int:
     """What the API server takes before the engine sees a request, as in `llmsim run`."""
     native = group.native
     return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
 
 
-def _computed_s(servers: list[Server]) -> float:
-    """CPU time of this process and of the servers."""
-    return time.process_time() + sum(cpu_seconds(one.process.pid) for one in servers)
+def _computed_s(servers: list[Server]) -> dict[int, float]:
+    """CPU time of this process and of the servers' processes, by their ids."""
+    others = cpu_seconds_of(one.process.pid for one in servers)
+    return others | {os.getpid(): time.process_time()}
 
 
 def _degraded(why: str, asked: Asked, answers: dict[int, Answer]) -> DegradedError:

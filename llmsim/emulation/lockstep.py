@@ -83,6 +83,10 @@ class RankDevices:
         batch, tokens = answered(self._model, items)
         return self._rounds.offer(self._member, batch, now_ps), tokens
 
+    def drafts(self) -> list[int]:
+        """Ranks in lock-step propose none."""
+        return []
+
     def dummy(self, now_ps: int) -> int:
         """Joins a round without work; the number of the dummy (`goes_on_ps`)."""
         return self._rounds.offer(self._member, [], now_ps)

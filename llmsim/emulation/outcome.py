@@ -157,7 +157,7 @@ def _times(answer: Answer | None, *, done: bool) -> dict[str, Any]:
         arrival, times = answer.arrival_ps, answer.token_ps
     first, finish = times[0] if times else None, times[-1] if done else None
     return {
-        "status": "finished" if done else "running" if times else "waiting",
+        "status": "finished" if done else _unfinished(answer),
         "arrival_ps": arrival,
         "first_token_ps": first,
         "finish_ps": finish,
@@ -166,6 +166,12 @@ def _times(answer: Answer | None, *, done: bool) -> dict[str, Any]:
         "e2el_ps": None if finish is None or arrival is None else finish - arrival,
         "itl_ps": [after - before for before, after in pairwise(times)],
     }
+
+
+def _unfinished(answer: Answer | None) -> str:
+    if answer is not None and answer.gave_up:
+        return "cancelled"
+    return "running" if answer is not None and answer.token_ps else "waiting"
 
 
 Step = tuple[int, int, list[tuple[int, int, int]]]

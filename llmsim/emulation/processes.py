@@ -1,14 +1,37 @@
 """What processes of this machine have computed."""
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ENDED = ("Z", "X")
+"""States of processes that have ended, and that the kernel still knows."""
 
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process, and of those that run because it has started them."""
-    return sum(map(_own_seconds, [pid, *descendants(pid)]))
+    return sum(cpu_seconds_of([pid]).values())
+
+
+def cpu_seconds_of(pids: Iterable[int]) -> dict[int, float]:
+    """The CPU time of each of these processes, and of each that runs because they have started it,
+    by its id; none of those that have ended.
+    """
+    found: dict[int, float] = {}
+    for pid in pids:
+        seconds = {one: _own_seconds(one) for one in [pid, *descendants(pid)]}
+        found |= {one: value for one, value in seconds.items() if value is not None}
+    return found
+
+
+def computed_since(before: Mapping[int, float], now: Mapping[int, float]) -> float | None:
+    """CPU time between two `cpu_seconds_of`; None where a process has ended in between, whose time
+    nobody knows.
+    """
+    if not before.keys() <= now.keys():
+        return None
+    return sum(value - before.get(pid, 0.0) for pid, value in now.items())
 
 
 def descendants(pid: int) -> list[int]:
@@ -23,9 +46,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _own_seconds(pid: int) -> float:
+def _own_seconds(pid: int) -> float | None:
+    """None: it has ended, whether or not somebody has heard of it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     except OSError:
-        return 0.0
+        return None
+    if fields[0] in _ENDED:
+        return None
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

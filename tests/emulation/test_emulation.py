@@ -15,7 +15,7 @@ from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
-from llmsim.emulation.emulate import Asked, Emulated
+from llmsim.emulation.emulate import Asked, Emulated, door_of
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.load import Clients
@@ -48,11 +48,11 @@ async def answered(
         numbers = range(len(groups))
         engines = [await asyncio.to_thread(StandIn, path, 0, number) for number in numbers]
         doors = [
-            Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
+            door_of(group, engine.port, prepared.workload)
             for engine, group in zip(engines, groups, strict=True)
         ]
-        stages = [Stage(doors, stage.router)]
-        clients = Clients(keeper, prepared.workload, requests, "m", stages, endpoint)
+        stages, loop = [Stage(doors, stage.router)], prepared.simulation.clients
+        clients = Clients(keeper, prepared.workload, requests, "m", stages, endpoint, loop)
         await asyncio.wait_for(clients.run(), 60)
         keeper.close()
         for engine in engines:
@@ -147,11 +147,14 @@ def test_names_of_requests() -> None:
 
 
 def test_what_is_not_emulated_is_refused() -> None:
-    prepared = prepared_run(DATASET, "--max-concurrency", "2")
-    with pytest.raises(NotYetError, match="--max-concurrency"):
-        check_workload(prepared.workload, prepared.simulation.clients)
+    prepared = prepared_run(DATASET, "--request-timeout", "2")
+    check_workload(prepared.workload, hands_over=False)
+    with pytest.raises(NotYetError, match="--request-timeout"):
+        check_workload(prepared.workload, hands_over=True)
 
 
+NGRAM = '{"method":"ngram","num_speculative_tokens":3,"acceptance_rate":0.6}'
+EAGLE = '{"method":"eagle","num_speculative_tokens":3,"acceptance_rate":0.6}'
 PULLS = ["--kv-transfer", "whole", "--kv-transfer-mode", "pull"]
 
 
@@ -260,6 +263,11 @@ def test_bad_input_is_one_sentence(
     ("name", "options"),
     [
         ("h100_llama31_8b.json", []),
+        ("h100_llama31_8b.json", ["--speculative-config", NGRAM]),
+        ("h100_llama31_8b.json", ["--speculative-config", EAGLE]),
+        ("h100_llama31_8b.json", ["--request-timeout", "0.03", "--max-concurrency", "4"]),
+        ("h100_llama31_8b.json", ["--endpoint", "chat"]),
+        ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"]),
         ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
         ("h100_llama31_8b_pd.json", []),

@@ -144,7 +144,7 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
     assert columns is not None
     prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
     tokens = prepared.workload.input_tokens.tolist()
-    links = Links(prepared.lowered, tokens, prefill.__getitem__)
+    links = Links(prepared.lowered, tokens.__getitem__, prefill.__getitem__)
     landed: dict[int, int] = {}
 
     def pass_time(until_ps: int) -> None:

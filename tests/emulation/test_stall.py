@@ -8,7 +8,7 @@ import pytest
 
 from llmsim.emulation import emulate
 from llmsim.emulation.emulate import STALL_S, Stall
-from llmsim.emulation.processes import cpu_seconds, descendants
+from llmsim.emulation.processes import computed_since, cpu_seconds, descendants
 
 
 def stalled_after_s(monkeypatch: pytest.MonkeyPatch, cpu_share: float, messages: int) -> float:
@@ -42,3 +42,8 @@ def test_cpu_time_counts_processes_that_a_process_has_started() -> None:
         assert cpu_seconds(process.pid) > 0.05
         process.communicate(b"\n")
     assert cpu_seconds(process.pid) == 0.0
+
+
+def test_cpu_time_is_not_known_where_a_process_has_ended_early() -> None:
+    assert computed_since({1: 2.0, 2: 20.0}, {1: 2.5, 2: 21.0, 3: 0.25}) == 1.75
+    assert computed_since({1: 2.0, 2: 20.0}, {1: 2.5}) is None

@@ -1,7 +1,9 @@
 """`llmsim emulate`: a real engine's server in virtual time."""
 
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,17 +104,44 @@ def command(
         raise InputError("-- is followed by no client; name one, as in -- vllm bench serve")
     client = None if client_words is None else Client(client_words, keeps_stdout=not as_json)
     options = [*emulated_engine.options(), *context.args]
+    has_dataset = any(word.split("=")[0] == "--dataset" for word in options)
     if client is not None:
-        if any(word.split("=")[0] == "--dataset" for word in options):
+        if has_dataset:
             raise InputError("--dataset: the client after -- sends its own requests; leave one out")
         options += ["--dataset", NO_DATASET]
-    prepared = prepare(without_outputs(checked_options(options)))
-    with tempfile.TemporaryDirectory() as folder:
+    elif not has_dataset:
+        raise InputError(
+            "--dataset is missing; it names the workload, and the words of a client after -- send "
+            "their own instead, as in -- vllm bench serve (see llmsim emulate --help)",
+            field="--dataset",
+        )
+    prepared = prepare(without_outputs(checked_options(options, context.command_path)))
+    with tempfile.TemporaryDirectory() as folder, _no_leftovers(run_dir):
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
         python = engine_python or Path(sys.executable)
         emulated = emulate(emulated_engine, prepared, python, target / "server.log", words, client)
         compare = compare and client is None
         return _tell(emulated_engine, emulated, prepared, run_dir, as_json=as_json, compare=compare)
+
+
+@contextmanager
+def _no_leftovers(run_dir: Path | None) -> Iterator[None]:
+    """Where the input is refused inside of it, what has been added to the folder is removed."""
+    if run_dir is None:
+        yield
+        return
+    before = set(run_dir.iterdir()) if run_dir.is_dir() else None
+    try:
+        yield
+    except InputError:
+        for path in set(run_dir.glob("*")) - (before or set()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if before is None and run_dir.is_dir():
+            run_dir.rmdir()
+        raise
 
 
 def _tell(
@@ -127,6 +156,8 @@ def _tell(
     from llmsim.emulation.outcome import client_figures, difference, write_folder
     from llmsim.export.json import json_text
 
+    if isinstance(emulated.failure, InputError):
+        raise emulated.failure
     figures = client_figures(emulated)
     manifest: dict[str, Any] = {
         "engine": engine.name,
@@ -137,7 +168,7 @@ def _tell(
         "virtual_s": figures["duration"],
         "wall_s": round(emulated.wall_s, 3),
         "start_s": round(emulated.start_s, 3),
-        "cpu_s": round(emulated.cpu_s, 3),
+        "cpu_s": None if emulated.cpu_s is None else round(emulated.cpu_s, 3),
         "steps": sum(len(one.items) for one in emulated.schedules),
     }
     if compare and emulated.failure is None:

@@ -112,6 +112,9 @@ class Sglang:
         for is_so, what in (
             (len(groups) > 1, "several instances"),
             (tiers, "KV tiers"),
+            (prepared.simulation.clients is not None, "--max-concurrency"),
+            (prepared.workload.may_give_up, "clients that give up"),
+            (prepared.workload.priority is not None, "priorities of the trace"),
             *_of_group(groups[0]),
         ):
             if is_so:
@@ -192,6 +195,7 @@ def _of_group(group: LoweredGroup) -> list[tuple[bool, str]]:
         (group.native.role != _native.Role.BOTH, "pd_type"),
         (group.layout.pp > 1, "pipeline stages (pp_size)"),
         (engine.speculation is not None, "speculative decoding"),
+        (engine.endpoint is not None, "--endpoint"),
         (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
         (scheduler.decode_only, "--skip-prefill"),
         (scheduler.window_pool.window > 0, "layers with a window"),

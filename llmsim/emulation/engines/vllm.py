@@ -15,6 +15,7 @@ from llmsim.emulation.requests import VOCABULARY
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
+from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.engine_python import check_interpreter
 from llmsim.scheduling.conformance.vllm.installed import engine_options
 from llmsim.scheduling.conformance.vllm.live import LiveRequest, engine_profile_of
@@ -58,6 +59,7 @@ class Completions:
         return (
             {"model": model, "prompt": one.prompt(), "stream": True}
             | {"return_token_ids": True, "temperature": 0}
+            | ({"priority": one.priority} if one.priority else {})
             | end
         )
 
@@ -114,7 +116,7 @@ class Vllm:
         return {
             "connector": server.connector,
             "lockstep": server.lockstep is not None,
-            "kv_windows": [0],
+            "kv_tables": kv_tables_of(group),
             "device_name": group.info.hardware,
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
             "v2_runner": bool(group.engine.use_v2_model_runner),
@@ -143,8 +145,18 @@ class Vllm:
             group.model.num_experts if server.lockstep is not None else 0,
         )
         words = [] if has_words else ["--skip-tokenizer-init"]
-        words += [*_options(server), "--host", "127.0.0.1", "--port", str(port)]
+        words += [*_options(server, str(model)), "--host", "127.0.0.1", "--port", str(port)]
         return [*vllm_command(python), "serve", folder, *words]
+
+
+def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:
+    """What each table of blocks sees (`layer_spec`), and the tokens in its blocks; 0: the
+    engine's.
+    """
+    assert group.scheduler is not None, "engine_stages looked"
+    tables = group.scheduler.kv.tables
+    sizes = tables.block_sizes or [0] * len(tables.windows)
+    return list(zip(tables.windows, sizes, strict=True)) or [(0, 0)]
 
 
 def vllm_command(python: Path) -> list[str]:
@@ -152,8 +164,8 @@ def vllm_command(python: Path) -> list[str]:
     return [str(python), "-m", "vllm.entrypoints.cli.main"]
 
 
-def _options(engine: EngineServer) -> list[str]:
-    """The engine's options as flags."""
+def _options(engine: EngineServer, model: str) -> list[str]:
+    """The engine's options as flags; `model` stands for a drafter's, too."""
     group = engine.first
     words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
     words += ["--disable-uvicorn-access-log"]
@@ -165,7 +177,12 @@ def _options(engine: EngineServer) -> list[str]:
         words.append("--enable-expert-parallel")
     if engine.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
-    for name, value in engine_options(group.engine, group.scheduler).items():
+    options = engine_options(group.engine, group.scheduler)
+    speculative = options.pop("speculative", None)
+    if speculative is not None:
+        drafter = {} if speculative["method"] == "ngram" else {"model": model}
+        words += ["--speculative-config", json.dumps(speculative | drafter)]
+    for name, value in options.items():
         flag = _FLAGS.get(name, name.replace("_", "-"))
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

@@ -34,6 +34,11 @@ class Helpers:
         self.are_out_of_order = False
         """A piece waited for something other than the clock, so others did not wait for it."""
 
+    def forget(self) -> None:
+        """They are those of the process that has forked this one."""
+        self._turn = threading.Condition()
+        self._pieces.clear()
+
     def begin(self, piece: Piece) -> None:
         """It was handed over."""
         with self._turn:

@@ -66,6 +66,14 @@ class Connections:
         """Ports whose send buffers take no more."""
         self._lock = threading.Lock()
 
+    def forget(self) -> None:
+        """They are those of the process that has forked this one."""
+        self._lock = threading.Lock()
+        self._local_port = weakref.WeakKeyDictionary()
+        for known in (self._port_of, self._bytes, self._changed, self._full):
+            known.clear()
+        self._sent_on.clear()
+
     def opened(self, one: socket.socket, address: Any) -> None:
         """A connection is established."""
         if isinstance(address, tuple) and address[1] == self._server_port:
@@ -211,6 +219,12 @@ class Process:
         self._pid = os.getpid()
         self._waiter = Waiter(self, stays=True)
         atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """This process is another one from now on, which joins with its first wait."""
+        self.connections.forget()
+        self.helpers.forget()
 
     def _end(self) -> None:
         if os.getpid() == self._pid:

@@ -50,6 +50,10 @@ class Channel:
         """A request that a client sent is here, with so many tokens."""
         self._said(["received", request, tokens])
 
+    def left(self, requests: list[str]) -> None:
+        """That the clients of these requests have left is heard here."""
+        self._said(["left", requests])
+
     def produced(self, answers: list[tuple[str, int, bool]]) -> None:
         """On their way to clients: request, tokens, whether they are its last."""
         self._said(["produced", answers])
@@ -100,6 +104,11 @@ class Channel:
         """
         end_ps, tokens = self._asked(["step", items])
         return end_ps, tokens
+
+    def drafts(self) -> list[int]:
+        """How many drafts each item of the last step gets at its end."""
+        counts: list[int] = self._asked(["drafts"])
+        return counts
 
     def woken(self) -> None:
         """The coordinator's message that a wave begins is here."""

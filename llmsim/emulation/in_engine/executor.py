@@ -4,12 +4,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
+from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.conformance.vllm.live import layer_spec
 
+DRAFT = 7
+"""The token that stands for every draft: whether one holds is sampled."""
 PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""
 
@@ -55,16 +58,27 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
         self._channel = opened(given["socket"], given["first_engine"] + rank)
         self._connector = given["connector"]
-        self._windows = given["kv_windows"]
+        self._tables = given["kv_tables"]
+        self._keep_states()
         self._lockstep = given["lockstep"]
         self._next: tuple[int, Any] = (0, None)
+        self._names: list[str] = []
+        """Requests of the last step."""
+
+    def _keep_states(self) -> None:
+        """The small model has no layers with states, of which vLLM would set this."""
+        cache = self.vllm_config.cache_config
+        if cache.enable_prefix_caching and any(window == KEEPS_STATE for window, _ in self._tables):
+            cache.mamba_cache_mode = "align"
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
-        """A layer for each kind of attention, of one rank."""
+        """A layer for each table of blocks, of one rank."""
         return [
             {
-                f"model.layers.{number}.self_attn.attn": layer_spec(self.vllm_config, window)
-                for number, window in enumerate(self._windows)
+                f"model.layers.{number}.self_attn.attn": layer_spec(
+                    self.vllm_config, window, block_size=size
+                )
+                for number, (window, size) in enumerate(self._tables)
             }
         ]
 
@@ -111,7 +125,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
             sampled_token_ids=tokens,
             kv_connector_output=moved,
         )
-        self._next = end, answer
+        self._next, self._names = (end, answer), names
         return _done(None) if non_block else None
 
     def _moved(self) -> Any:
@@ -130,6 +144,10 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         kind = AtRoundEnd if self._lockstep else AtTime
         future = kind(self._channel, *self._next)
         return future if non_block else future.result()
+
+    def take_draft_token_ids(self) -> Any:
+        """Drafts that follow the last step; which tokens they are says nothing here."""
+        return DraftTokenIds(self._names, [[DRAFT] * count for count in self._channel.drafts()])
 
     def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
         """Nobody is there to answer."""

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.config.errors import LlmsimError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.timekeeping.asleep import Sleepers
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
@@ -19,14 +20,14 @@ from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
 SEVERAL = (
-    "the client has started process {process}: messages between its processes, and timers of the "
-    "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
-    "vllm bench serve; `llmsim serve` answers any client at the real clock"
+    "the client has several processes, whose messages to each other are not counted: time moves "
+    "when all of them sleep"
 )
+"""Why two emulations of such a client may differ."""
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
-"""How often time passes when it goes by the wall clock."""
+"""How often time passes when it goes by the wall clock, and how often to look who sleeps."""
 
 
 class Steps(Protocol):
@@ -38,6 +39,10 @@ class Steps(Protocol):
         """The end of the next step in ps, in lock-step its number, and the tokens of each item
         (`Channel.step`).
         """
+        ...
+
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
         ...
 
     def empty_step(self) -> None:
@@ -107,6 +112,8 @@ class Keeper:
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
+        self._leaving: set[int] = set()
+        """Requests whose engine core has still to hear that their clients have left."""
         self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
@@ -115,6 +122,12 @@ class Keeper:
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
         self._client_actors: set[Actor] = set()
+        self._root: Actor | None = None
+        """The client's first process."""
+        self._sleepers: Sleepers | None = None
+        """Of the client; they are asked where it has several processes, or threads that wait."""
+        self._looking: asyncio.Task[None] | None = None
+        self._all_sleep = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
             "join coordinator": (self._join_coordinator, self._hear_coordinator),
@@ -180,6 +193,11 @@ class Keeper:
             self._reached.append(asyncio.get_running_loop().create_future())
             await self._reached[-1]
 
+    def leaves(self, row: int) -> None:
+        """The client of a request that its engine core has still to end leaves the server."""
+        self._leaving.add(row)
+        self.sent()
+
     def refused(self) -> None:
         """The server refused a request before it reached an engine core."""
         self._arrived()
@@ -196,6 +214,7 @@ class Keeper:
 
     def announce(self, comes: dict[int, int]) -> None:
         """Tells the processes of the client that wait what comes to their ports."""
+        self._may_wake_client()
         for actor, (number, _) in self._waiting.items():
             self._answer(actor, [number, comes])
 
@@ -212,8 +231,9 @@ class Keeper:
     def close(self) -> None:
         """The emulation is over: who leaves from now on has not died."""
         self._is_over = True
-        if self._ticks is not None:
-            self._ticks.cancel()
+        for task in (self._ticks, self._looking):
+            if task is not None:
+                task.cancel()
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
@@ -260,19 +280,25 @@ class Keeper:
 
     def _join_client(self, rest: list[Any]) -> Actor:
         process, thread, stays = rest
-        if self.has_client and stays:
-            self.fail(NotYetError(SEVERAL.format(process=process)))
-        self.has_client = True
+        if self.has_client and stays and SEVERAL not in self.reasons:
+            self.reasons.append(SEVERAL)
+        if self.has_client and self._looking is None:
+            self._looking = asyncio.create_task(self._look())
         if not stays:
             self.reasons.append(f'the client waits in its thread "{thread}"')
         actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        if not self.has_client:
+            self._root, self._sleepers = actor, Sleepers(process)
+        self.has_client = True
         self._client_actors.add(actor)
         return actor
 
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
+        self._may_wake_client()
         self._moves.leaves(actor)
         if self._ranks is not None:
             self._ranks.leaves(actor)
@@ -280,7 +306,8 @@ class Keeper:
         self.time.leave(actor)
         if self._is_over:
             return
-        if not said_bye:
+        is_fork = is_child and self._looking is not None  # it may end without a word
+        if not said_bye and not is_fork:
             self._degrade(self._death(actor.name))
         elif is_core:
             self.fail(NoProgressError(f"{actor.name} has ended"))
@@ -295,6 +322,20 @@ class Keeper:
         if self._ticks is None and not self._is_over:
             self._ticks = asyncio.create_task(self._tick())
 
+    async def _look(self) -> None:
+        """A client of several processes, or threads that wait, waits when all of them sleep."""
+        assert self._sleepers is not None, "its first process has joined"
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if not self._all_sleep and self._sleepers.all_sleep():
+                self._all_sleep = True
+                self._wake()
+
+    def _may_wake_client(self) -> None:
+        self._all_sleep = False
+        if self._sleepers is not None:
+            self._sleepers.forget()
+
     async def _tick(self) -> None:
         behind_ns = time.monotonic_ns() - self.time.now_ps // PS_PER_NS
         while True:
@@ -308,12 +349,15 @@ class Keeper:
             self._moves.hear(actor, kind, rest)
         elif self._ranks is not None and kind in Ranks.KINDS:
             self._ranks.hear(actor, kind, rest)
+        elif kind == "drafts":
+            self._answer(actor, self._steps_of[actor].drafts())
+            return
         elif kind in ("step", "empty step"):
             self._call_workers(actor, kind, rest)
             if self._ranks is None:
                 return
             self._ranks.offered()
-        elif kind in ("reported", "woken", "received", "produced"):
+        elif kind in ("reported", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
             self._hear_of_time(actor, kind, rest)
@@ -349,9 +393,17 @@ class Keeper:
                 self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
+            case "left":
+                self._heard_of_leaving(rest[0])
             case "produced":
                 under_way = sum(self._under_way(*answer) for answer in rest[0])
                 self.time.tokens_under_way += under_way
+
+    def _heard_of_leaving(self, names: list[str]) -> None:
+        for row in map(row_of, names):
+            if row in self._leaving:
+                self._leaving.remove(row)
+                self._arrived()
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         """It waits, has heard so many reports of engine cores, and has woken all of them so often
@@ -379,6 +431,7 @@ class Keeper:
             self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        self._may_wake_client()
         if kind == "client notes":
             self.reasons += [why for why in rest if why not in self.reasons]
             return
@@ -416,6 +469,7 @@ class Keeper:
                 self.time.reports_under_way += 1  # it reports what it knows
                 self._answer(actor, self._looks.pop(actor))
             else:
+                self._may_wake_client()
                 number, _ = self._waiting.pop(actor, (None, None))
                 self._answer(actor, None if number is None else [number, None])
         if self._moves.actor in woken:
@@ -428,16 +482,23 @@ class Keeper:
             return
         if time.degraded:
             relay.take_all()
-        is_quiet = relay.is_quiet() and len(self._waiting) == len(self._client_actors)
+        is_quiet = relay.is_quiet() and self._client_waits()
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:
             relay.flush()
-            is_quiet = relay.is_quiet() and is_quiet
-        for actor, (_, until_ps) in self._waiting.items():
-            if is_quiet or time.degraded:
-                time.waits(actor, until_ps)
+            is_quiet = relay.is_quiet() and self._client_waits()
+        for actor in self._client_actors:
+            waits = actor in self._waiting or self._looking is not None
+            if waits and (is_quiet or time.degraded):
+                time.waits(actor, self._waiting.get(actor, (0, None))[1])
             else:
                 time.works(actor)
+
+    def _client_waits(self) -> bool:
+        """All of its processes wait, or sleep."""
+        if self._looking is not None:
+            return self._all_sleep
+        return len(self._waiting) == len(self._client_actors)
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]
