@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmsim.config.errors import InputError
@@ -72,10 +73,14 @@ def client_environment(
 def client_process(
     command: Sequence[str], environment: dict[str, str], *, keeps_stdout: bool
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """The client; what it says is shown, on stderr unless it `keeps_stdout`."""
+    """The client; what it says is shown, on stderr unless it `keeps_stdout`. The processes that it
+    has started end with it.
+    """
     out = None if keeps_stdout else sys.stderr
     try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out)
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
+        )
     except OSError as error:
         raise InputError(f'-- "{command[0]}" does not run: {error.strerror}') from None
     try:
@@ -88,3 +93,5 @@ def client_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

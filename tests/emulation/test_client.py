@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.servers.relay import Relay, prompt_tokens
@@ -226,6 +228,26 @@ def test_who_leaves_when_the_emulation_is_over_has_not_died(tmp_path: Path) -> N
     keeper, channel = asyncio.run(left_open(tmp_path))
     channel.close()
     assert keeper.time.degraded == ""
+
+
+def test_processes_of_a_client_end_with_it() -> None:
+    code = (
+        "import subprocess, sys; "
+        "print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).pid)"
+    )
+    command = [sys.executable, "-c", f"{code}; import time; time.sleep(60)"]
+    with client_process(command, dict(os.environ), keeps_stdout=False) as process:
+        for _ in range(500):
+            children = descendants(process.pid)
+            if children:
+                break
+            time.sleep(0.02)
+    assert len(children) == 1
+    for _ in range(500):
+        if not cpu_seconds_of(children):
+            break
+        time.sleep(0.02)
+    assert not cpu_seconds_of(children)
 
 
 def test_words_of_a_client() -> None:

@@ -269,6 +269,9 @@ class Relay:
             for port, one in self._connections.items()
             if self._told.get(port) != (one.written, one.received)
         ]
+        unknown = [port for port in self._told if port not in self._connections]
+        if unknown:
+            said.append(f"the client has a connection from port {unknown[0]} that is not here")
         return " and ".join(said[:1])
 
     def _all(self) -> list[_Exchange]:

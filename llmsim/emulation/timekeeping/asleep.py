@@ -6,6 +6,8 @@ from pathlib import Path
 
 from llmsim.emulation.processes import descendants
 
+ENOUGH = 5
+"""Looks in which all sleep, where some of them have run in between."""
 _Looks = dict[tuple[int, int], tuple[str, str]]
 """By process and thread, how long it has computed and how often it has begun to."""
 
@@ -14,23 +16,27 @@ class Sleepers:
     """Looks at a process and those that it has started.
 
     Who wakes another thread, by a pipe, a socket or a lock, makes it runnable at once. So nothing
-    is under way between them when all sleep in two looks, and none has run in between.
+    is under way between them when all sleep in two looks, and none has run in between. Threads that
+    look for something again and again are in the way of that; then several looks have to do.
     """
 
     def __init__(self, root: int) -> None:
         """`root`: the process that was started first."""
         self._root = root
         self._before: _Looks | None = None
+        self._times = 0
+        """How often all have slept, one look after the other."""
 
     def all_sleep(self) -> bool:
-        """Whether all have slept since this was asked last."""
+        """Whether all have slept since this was asked last, or in enough looks."""
         now = _looks([self._root, *descendants(self._root)])
         before, self._before = self._before, now
-        return now is not None and now == before
+        self._times = 0 if now is None else self._times + 1
+        return now is not None and (now == before or self._times >= ENOUGH)
 
     def forget(self) -> None:
         """Something may have woken them: the next two looks decide."""
-        self._before = None
+        self._before, self._times = None, 0
 
 
 def _looks(pids: Iterable[int]) -> _Looks | None:

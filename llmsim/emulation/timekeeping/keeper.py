@@ -238,7 +238,9 @@ class Keeper:
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
         under_way = self.relay.under_way() if self.relay is not None else ""
-        return " and ".join(filter(None, [self.time.blockers(), under_way]))
+        busy = self._looking is not None and not self._all_sleep
+        asleep = "the client's processes never sleep all at once" if busy else ""
+        return " and ".join(filter(None, [self.time.blockers(), under_way, asleep]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         actor, said_bye = None, False
