@@ -24,6 +24,10 @@ SEVERAL = (
     "when all of them sleep"
 )
 """Why two emulations of such a client may differ."""
+NEVER_ASLEEP = (
+    "the client's processes never sleep all at once, as those whose threads look for something by "
+    "the wall clock; `llmsim serve` answers any client"
+)
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
@@ -239,7 +243,7 @@ class Keeper:
         """Why the clock stands still, for an error."""
         under_way = self.relay.under_way() if self.relay is not None else ""
         busy = self._looking is not None and not self._all_sleep
-        asleep = "the client's processes never sleep all at once" if busy else ""
+        asleep = NEVER_ASLEEP if busy else ""
         return " and ".join(filter(None, [self.time.blockers(), under_way, asleep]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
