@@ -11,7 +11,6 @@ import time as real
 from pathlib import Path
 
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
-from llmsim.emulation.in_engine.parent import die_with
 from llmsim.emulation.in_engine.plugin import SETTINGS, settings
 
 STAMPED = (
@@ -30,7 +29,6 @@ def general() -> None:
     if SETTINGS not in os.environ:
         return
     given = settings()
-    die_with(given["pid"])
     _stamp_virtual_times(ClockPage(given["clock"]))
     _keep_loads_beside_sockets()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler

@@ -10,8 +10,11 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from llmsim.emulation.in_engine.parent import die_with_own
 from llmsim.scheduling.conformance.sglang.platform import StandInFinder
 
+_OWN_HELPER = "resource_tracker"
+"""A process of Python's own that ends behind its parent, and cleans up."""
 _ASKS_FOR_PACKAGES = "transformers.utils.import_utils"
 """The module that says which packages are installed."""
 
@@ -42,5 +45,9 @@ class _WithoutTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """From now on imports find stand-ins of SGLang's kernels."""
+    """From now on imports find stand-ins of SGLang's kernels, and no process outlives the one that
+    has started it: SGLang's own take care of that only once they have imported all of it.
+    """
+    if not any(_OWN_HELPER in word for word in sys.orig_argv):
+        die_with_own()
     sys.meta_path[:0] = [StandInFinder(), _WithoutTorchvision()]
