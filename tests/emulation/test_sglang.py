@@ -123,7 +123,7 @@ def test_another_release_is_refused() -> None:
     [
         (["--engine-python", sys.executable], "has no SGLang"),
         (["--engine-args", "--port 1"], "--engine-args --port"),
-        (["--max-concurrency", "2"], "--max-concurrency"),
+        (["--request-timeout", "5"], "clients that give up"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -112,7 +112,6 @@ class Sglang:
         for is_so, what in (
             (len(groups) > 1, "several instances"),
             (tiers, "KV tiers"),
-            (prepared.simulation.clients is not None, "--max-concurrency"),
             (prepared.workload.may_give_up, "clients that give up"),
             (prepared.workload.priority is not None, "priorities of the trace"),
             *_of_group(groups[0]),
