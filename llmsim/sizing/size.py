@@ -329,12 +329,19 @@ def _real_servers(best: Candidate, question: Question) -> dict[str, Any] | None:
     """What nine in ten real servers like a deployment have; None where no published one is like
     it.
     """
+    from llmsim.api.checked.run_inputs import Recorded, RunInputs
     from llmsim.api.cluster import Cluster
-    from llmsim.api.run import run
+    from llmsim.api.report import summary_of
+    from llmsim.api.run import prepared_run, settings_of
+    from llmsim.simulate import simulate
     from llmsim.sizing.emit import cluster_fields
 
     assert best.run is not None
     dataset, options = question.load.run_options(best.run.requests)
-    result = run(Cluster.of(cluster_fields(best.plan)), dataset, **options)
-    found: dict[str, Any] | None = result.summary.get("system_error")
+    inputs = RunInputs(Cluster.of(cluster_fields(best.plan)), dataset, options)
+    prepared = prepared_run(inputs, settings_of(inputs), Recorded(steps=False, series=False))
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    found: dict[str, Any] | None = summary_of(results, prepared.lowered, prepared.objectives).get(
+        "system_error"
+    )
     return found
