@@ -29,7 +29,7 @@ def on_a_terminal(folder: Path, *words: str) -> str:
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
     )
     os.close(slave)
     shown = b""
