@@ -60,18 +60,11 @@ def explain(
     cluster = cluster.model_copy()
     cluster._document = cluster._document.with_lines()
     resolved = {one.field: one for one in _rows(cluster, deployment, price_of)}
-    found = [*resolved.values(), *(one for one in _stated(cluster) if one.field not in resolved)]
-    wanted = [
-        one
-        for one in found
-        if not field or one.field == field or one.field.startswith((f"{field}.", f"{field}["))
-    ]
+    stated = [one for one in _stated(cluster) if one.field not in resolved]
+    found = [*resolved.values(), *stated]
+    wanted = [one for one in found if _is_at_or_below(one.field, field)]
     if not wanted:
-        paths = [one.field for one in found]
-        last = field.rpartition(".")[2]
-        ends = [path for path in paths if path.endswith(f".{last}")]
-        ends = ends or [path for path in paths if path.rpartition(".")[2].startswith(f"{last}_")]
-        close = f' (did you mean "{ends[0]}"?)' if ends else nearest(field, paths)
+        close = _near(field, [one.field for one in found])
         raise InputError(
             f"--field {field} is no resolved value of {cluster.path}{close}; without --field all "
             "are listed",
@@ -80,6 +73,20 @@ def explain(
             value=field,
         )
     return wanted
+
+
+def _is_at_or_below(path: str, field: str) -> bool:
+    """Whether a path is a field, or inside it; every path is below none."""
+    return not field or path == field or path.startswith((f"{field}.", f"{field}["))
+
+
+def _near(field: str, paths: list[str]) -> str:
+    """What a field that is none may mean: a path whose last key is the same, or begins with it."""
+    last = field.rpartition(".")[2]
+    same = (path for path in paths if path.endswith(f".{last}"))
+    longer = (path for path in paths if path.rpartition(".")[2].startswith(f"{last}_"))
+    meant = next(same, None) or next(longer, None)
+    return nearest(field, paths) if meant is None else f' (did you mean "{meant}"?)'
 
 
 def _rows(cluster: Cluster, deployment: Deployment, price_of: PriceOf) -> Iterator[Explained]:

@@ -154,23 +154,33 @@ class Clients:
         """Returns when every request has its answer, or its client has given up."""
         self._take_lines()
         while self._due or self._under_way or self._coming or self._next_later():
-            now_ps = self._keeper.time.now_ps
-            if self._spoken and self._all_is_read():
-                self._hand_over(now_ps)
-            elif (later := self._next_later()) is not None and later.at_ps <= now_ps:
-                self._happen(heapq.heappop(self._later))
-            elif self._coming and self._coming[0].at_ps <= now_ps:
-                if await self._keeper.clients_turn():
-                    self._choose_doors()
-            elif self._due and self._due[0].at_ps <= now_ps:
-                await self._send(heapq.heappop(self._due))
-            elif self._aborts and self._aborts[0][0] <= now_ps:
-                await self._abort(heapq.heappop(self._aborts)[1])
-            else:
-                ahead = [queue[0].at_ps for queue in (self._coming, self._due) if queue]
-                ahead += [] if later is None else [later.at_ps]
-                ahead += [at_ps for at_ps, _ in self._aborts[:1]]
-                await self._keeper.clients_wait(min(ahead, default=None))
+            if not await self._did_something(self._keeper.time.now_ps):
+                await self._keeper.clients_wait(min(self._ahead_ps(), default=None))
+
+    async def _did_something(self, now_ps: int) -> bool:
+        """The first of what is due; whether anything was."""
+        later = self._next_later()
+        if self._spoken and self._all_is_read():
+            self._hand_over(now_ps)
+        elif later is not None and later.at_ps <= now_ps:
+            self._happen(heapq.heappop(self._later))
+        elif self._coming and self._coming[0].at_ps <= now_ps:
+            if await self._keeper.clients_turn():
+                self._choose_doors()
+        elif self._due and self._due[0].at_ps <= now_ps:
+            await self._send(heapq.heappop(self._due))
+        elif self._aborts and self._aborts[0][0] <= now_ps:
+            await self._abort(heapq.heappop(self._aborts)[1])
+        else:
+            return False
+        return True
+
+    def _ahead_ps(self) -> list[int]:
+        """When what is known of begins, of each kind the first."""
+        later = self._next_later()
+        ahead = [queue[0].at_ps for queue in (self._coming, self._due) if queue]
+        ahead += [] if later is None else [later.at_ps]
+        return ahead + [at_ps for at_ps, _ in self._aborts[:1]]
 
     def _all_is_read(self) -> bool:
         time = self._keeper.time

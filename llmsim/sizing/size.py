@@ -96,14 +96,19 @@ def size(
         _between("devices_per_node", devices_per_node, 1, LARGEST_NODE),
         _server(engine_profile, architectures),
     )
-    prices = {one: price_of(one) for one in question.devices}
     with Workers(jobs, watch=watch) as workers:
-        found = search(question, workers, prices)
-        answer = Answer(found, prices)
-        if answer.best is None:
-            found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
-            return answer
-        intervals = _intervals(answer.best, question, workers)
+        return _answered(question, workers)
+
+
+def _answered(question: Question, workers: Workers) -> Answer:
+    """The answer, with the ranges of its best deployment."""
+    prices = {one: price_of(one) for one in question.devices}
+    found = search(question, workers, prices)
+    answer = Answer(found, prices)
+    if answer.best is None:
+        found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
+        return answer
+    intervals = _intervals(answer.best, question, workers)
     return replace(
         answer,
         intervals=intervals,

@@ -1,34 +1,30 @@
 """Progress of commands that simulate many times, on stderr: stdout belongs to the answer."""
 
 import sys
-from types import TracebackType
 from typing import Any, Self
 
+from llmsim.cli.run.terminal_bar import TerminalBar
 
-class Counted:
+
+class Counted(TerminalBar):
     """A bar on a terminal with what is done of what is known, and the time that is left; silence
     elsewhere, or where somebody asks for it.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._bar: Any = None
         self._task: Any = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty() and not self._quiet:
-            from rich.console import Console
             from rich.progress import (
                 BarColumn,
                 MofNCompleteColumn,
-                Progress,
                 TextColumn,
                 TimeElapsedColumn,
                 TimeRemainingColumn,
             )
             from rich.table import Column
-
-            from llmsim.cli.streams import raw
 
             def whole(**options: Any) -> Column:
                 return Column(no_wrap=True, **options)
@@ -42,9 +38,7 @@ class Counted:
                 TimeRemainingColumn(table_column=whole(min_width=7)),
                 TextColumn("{task.fields[last]}", markup=False, table_column=whole(ratio=1)),
             )
-            console = Console(file=raw(sys.stderr))
-            self._bar = Progress(*columns, console=console, transient=True, expand=True)
-            self._bar.start()
+            self._start(*columns, expand=True)
         return self
 
     def begin(self, what: str, total: int | None = None) -> None:
@@ -59,13 +53,3 @@ class Counted:
         """One more is done; `last` says what it was."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, advance=1, last=last)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None

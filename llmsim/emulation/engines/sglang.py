@@ -1,6 +1,5 @@
 """SGLang's server as an emulation starts it and talks to it."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.schedulers import SGLANG
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.engines.engine import Endpoint, RefusedError
+from llmsim.emulation.engines.installed import installed_version
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.lowering import LoweredGroup
-from llmsim.scheduling.conformance.engine_python import check_interpreter
 from llmsim.scheduling.conformance.sglang.platform import write_model
 from llmsim.scheduling.conformance.vllm.live import LiveRequest
 
@@ -30,7 +29,6 @@ _BEFORE_IMPORTS = """from llmsim.emulation.in_engine.sglang.stand_ins import ins
 install()
 """
 """Python runs a module `sitecustomize` before a program."""
-_ASK_VERSION = "from importlib.metadata import version; print(version('sglang'))"
 _PERMILLE = 1000
 _NOT_EMULATED = (
     "--dp-size",
@@ -125,14 +123,7 @@ class Sglang:
 
     def version(self, python: Path) -> str:
         """The version of SGLang that this interpreter has; InputError where it has none."""
-        check_interpreter(python)
-        asked = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True)
-        if asked.returncode != 0:
-            raise InputError(
-                f'--engine-python: "{python}" has no SGLang; '
-                "`make conformance SGLANG=0.5.23` installs one that needs no GPU"
-            )
-        return asked.stdout.strip()
+        return installed_version(python, self.name, self.title, "SGLANG=0.5.23")
 
     def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
         """There are none; NotYetError for a release whose classes have other names."""

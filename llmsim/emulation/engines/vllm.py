@@ -1,7 +1,6 @@
 """vLLM's server as an emulation starts it and talks to it."""
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,14 @@ from typing import Any
 import msgspec
 
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import NotYetError
 from llmsim.emulation.engines.engine import Endpoint
+from llmsim.emulation.engines.installed import installed_version
 from llmsim.emulation.requests import VOCABULARY
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
-from llmsim.scheduling.conformance.engine_python import check_interpreter
 from llmsim.scheduling.conformance.vllm.installed import engine_options
 from llmsim.scheduling.conformance.vllm.live import LiveRequest, engine_profile_of
 from llmsim.scheduling.conformance.vllm.platform import write_model
@@ -31,7 +30,6 @@ _BALANCED = "vllm-0.33"
 """The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
 _FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
 """Flags of vLLM whose names are not those of `engine_options`."""
-_ASK_VERSION = "from importlib.metadata import version; print(version('vllm'))"
 
 
 class _Choice(msgspec.Struct):
@@ -83,14 +81,7 @@ class Vllm:
 
     def version(self, python: Path) -> str:
         """The version of vLLM that this interpreter has; InputError where it has none."""
-        check_interpreter(python)
-        asked = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True)
-        if asked.returncode != 0:
-            raise InputError(
-                f'--engine-python: "{python}" has no vLLM; '
-                "`make conformance VLLM=0.33.0` installs one that needs no GPU"
-            )
-        return asked.stdout.strip()
+        return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
     def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
         """Options for data-parallel ranks; NotYetError for a release that does not run them as the

@@ -12,6 +12,7 @@ from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, Interr
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
+    from llmsim.search.space import Space as SearchSpace
     from llmsim.search.study import Course
     from llmsim.sizing.workers.watch import Watch
     from llmsim.sizing.workers.workers import Workers
@@ -113,23 +114,19 @@ def command(
     Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
     without an answer, and InfeasibleError where no point is an answer.
     """
-    from llmsim.api.pictures.files import check_picture
-    from llmsim.api.pictures.front import write_picture
     from llmsim.cli.run.counted import Counted
     from llmsim.cli.run.signals import terminable
     from llmsim.export.files import check_writable_folder
     from llmsim.export.json import json_text, write_json
     from llmsim.search import report, study
     from llmsim.search.apply import load_base
-    from llmsim.search.picture import draw_trials
     from llmsim.search.space import load_space
     from llmsim.search.trials import Trials
 
     asked = load_space(space)
     _check_options(asked.path, [*asked.file.options, *asked.file.vary])
     if plot is not None:
-        check_picture(plot)
-        draw_trials((), asked.objectives)  # what cannot be drawn is refused before the first run
+        _check_plot(asked, plot)
     base = load_base(asked)
     folder = check_writable_folder(output)
     course = study.Course() if asked.halves else None
@@ -153,14 +150,30 @@ def command(
     result = report.as_json(asked, found, front, grid=grid, seed=seed, course=course)
     write_json(result, output / "result.json")
     if plot is not None:
-        title = asked.file.model or asked.path.name
-        write_picture(plot, title, lambda ax: draw_trials(found, asked.objectives, ax))
+        _draw(asked, found, plot)
     shown = report.as_table(asked, found, front) + (report.counts_text(course) if course else "")
     sys.stdout.write(json_text(result) if as_json else shown)
     _refuse_unfinished(found, known.journal, output)
     if not front:
         raise InfeasibleError(_why_none(found, course, output))
     return 0
+
+
+def _check_plot(asked: "SearchSpace", path: Path) -> None:
+    """Refuses what cannot be drawn, before the first run; raises InputError."""
+    from llmsim.api.pictures.files import check_picture
+    from llmsim.search.picture import draw_trials
+
+    check_picture(path)
+    draw_trials((), asked.objectives)
+
+
+def _draw(asked: "SearchSpace", found: "list[Trial]", path: Path) -> None:
+    from llmsim.api.pictures.front import write_picture
+    from llmsim.search.picture import draw_trials
+
+    title = asked.file.model or asked.path.name
+    write_picture(path, title, lambda ax: draw_trials(found, asked.objectives, ax))
 
 
 def _check_options(path: Path, names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from llmsim.cli.run.command_line import given_path
 
 if TYPE_CHECKING:
     from llmsim.sizing.answer import Answer
+    from llmsim.sizing.plan import Plan
 
 HELP = (
     "Find the cheapest deployment of a model that serves a load within latency targets. Layouts, "
@@ -166,20 +167,12 @@ def command(
     quiet: Quiet = False,
 ) -> int:
     """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
-    from llmsim.api.pictures.files import check_picture
     from llmsim.cli.run.counted import Counted
-    from llmsim.export.files import check_page, check_writable_folder
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
-    from llmsim.sizing.emit import not_written
     from llmsim.sizing.size import size
 
-    if emit is not None:
-        check_writable_folder(emit)
-    if plot is not None:
-        check_picture(plot)
-    if html is not None:
-        check_page("--html", html)
+    _check_files(emit, plot, html)
     between = ";" if any("=" in targets for targets in slo) else ","
     with Counted(quiet=quiet) as progress:
         answer = size(
@@ -206,12 +199,32 @@ def command(
     if answer.best is None:
         return NOTHING_MEETS
     if emit is not None:
-        for path in answer.emit(emit):
-            print(path, file=sys.stderr)
-        left_out = not_written(answer.best.plan)
-        if left_out and not quiet:
-            print(f"note: {left_out}", file=sys.stderr)
+        _emit(answer, answer.best.plan, emit, quiet=quiet)
     return 0
+
+
+def _check_files(emit: Path | None, plot: Path | None, html: Path | None) -> None:
+    """Refuses, before any run, what cannot be written; raises InputError."""
+    from llmsim.api.pictures.files import check_picture
+    from llmsim.export.files import check_page, check_writable_folder
+
+    if emit is not None:
+        check_writable_folder(emit)
+    if plot is not None:
+        check_picture(plot)
+    if html is not None:
+        check_page("--html", html)
+
+
+def _emit(answer: "Answer", plan: "Plan", folder: Path, *, quiet: bool) -> None:
+    """Writes the files that start a deployment, names them, and says which it does not write."""
+    from llmsim.sizing.emit import not_written
+
+    for path in answer.emit(folder):
+        print(path, file=sys.stderr)
+    left_out = not_written(plan)
+    if left_out and not quiet:
+        print(f"note: {left_out}", file=sys.stderr)
 
 
 def _write_pictures(answer: "Answer", plot: Path | None, html: Path | None) -> None:

@@ -1,7 +1,8 @@
 """`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,7 +119,6 @@ def _of_requests(
     log: Path, arguments: list[str], wanted: Sequence[str], skip_seconds: float
 ) -> _Found:
     """From a log of single requests."""
-    from llmsim.cli.run.counted import Counted
     from llmsim.validation import read_recording
     from llmsim.validation.fit.calibrate import calibrate, calibration_json, refusal
     from llmsim.validation.report.calibration_table import calibration_markdown
@@ -126,8 +126,7 @@ def _of_requests(
     real = read_recording(log)
     options = _trial_options(arguments, log if real.has_arrivals else None)
     hardware, available = what_can_be_fitted(options)
-    with Counted(quiet=options.quiet) as progress:
-        progress.begin("simulations")
+    with _counted(options) as progress:
         report = calibrate(
             real,
             lambda calibration: _simulated(options, calibration, progress),
@@ -145,13 +144,11 @@ def _of_requests(
 
 def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _Found:
     """From a table of means."""
-    from llmsim.cli.run.counted import Counted
     from llmsim.validation.fit.means import calibrate_means, means_fit_json, means_refusal
     from llmsim.validation.report.means_table import means_fit_markdown
 
     hardware, available = what_can_be_fitted(options)
-    with Counted(quiet=options.quiet) as progress:
-        progress.begin("simulations")
+    with _counted(options) as progress:
         fit = calibrate_means(
             means,
             lambda calibration: _simulated(options, calibration, progress),
@@ -161,6 +158,16 @@ def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _
         )
     data = means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}")
     return _Found(data, means_fit_markdown(fit), means_refusal(fit))
+
+
+@contextmanager
+def _counted(options: "RunOptions") -> Iterator[Watch]:
+    """Shows how many simulations have been done; nobody knows how many it takes."""
+    from llmsim.cli.run.counted import Counted
+
+    with Counted(quiet=options.quiet) as progress:
+        progress.begin("simulations")
+        yield progress
 
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
