@@ -19,12 +19,12 @@ from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
 from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE, offloading_options
 from llmsim.scheduling.conformance.vllm.live import (
-    LiveRequest,
-    VllmScheduler,
     installed_version,
-    prompt_alone,
     resolve,
+    scheduler_of,
 )
+from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
+from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 from llmsim.workload.content import adapter_numbers, numbered_inputs
 
 NAME = "vllm"
@@ -46,7 +46,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
         )
     options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
     options |= _connector(config)
-    vllm_config, scheduler = resolve({"config": options})
+    core = resolve({"config": options})
     slots = engine.max_loras is not None
     requests = live_requests(workload, stops=not engine.ignore_eos, slots=slots)
     if "encoder_tokens" in options:
@@ -54,10 +54,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
     if config.kv_producer:
         states = config.prefill_all_but_last_token
         requests = [prompt_alone(one, all_but_last=states) for one in requests]
-    interval = engine.limits.prefill_schedule_interval
-    return VllmScheduler(
-        requests, vllm_config, scheduler, config.speculation, interval, config.load_failures
-    )
+    return scheduler_of(core, requests, config.speculation, config.load_failures)
 
 
 def _connector(config: Any) -> dict[str, Any]:
@@ -126,6 +123,7 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
         "watermark": engine.watermark,
         "scheduler_reserve_full_isl": engine.reserve_full_isl,
         "num_gpu_blocks": config.kv.num_blocks,
+        "prefill_schedule_interval": engine.limits.prefill_schedule_interval,
     }
     if engine.max_loras is not None:
         options["max_loras"] = engine.max_loras
