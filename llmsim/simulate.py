@@ -428,6 +428,8 @@ def _scheduler(
     steps = _scheduler_in_python(group, group.scheduler, workload, options)
     if steps is None:
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
+    # The installed vLLM says itself how many batches are in flight.
+    group.native.depth = getattr(steps, "depth", group.native.depth)
     return _native.PythonSchedulerConfig(steps, group.scheduler.kv, group.scheduler.speculation)
 
 

@@ -121,11 +121,19 @@ class SimulatedCore(EngineCore):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, kv_cache_config: Any) -> None:
         self._kv_cache_config = kv_cache_config
         super().__init__(vllm_config, SteppedExecutor, log_stats=False)
-        self.prefill_schedule_interval = vllm_config.scheduler_config.prefill_schedule_interval
-        if getattr(self.scheduler, "local_prefill_interval", 1) > 1:
-            self.prefill_schedule_interval = 1  # from 0.33 on a lone scheduler counts by itself
+        self._interval = vllm_config.scheduler_config.prefill_schedule_interval
+        # From 0.33 on the scheduler of an engine that is alone counts by itself.
+        counts_itself = getattr(self.scheduler, "local_prefill_interval", 1) > 1
+        self.prefill_schedule_interval = 1 if counts_itself else self._interval
         self.step_counter = 0
         """Steps of a busy time, or rounds of a lock-step."""
+
+    def be_rank(self) -> None:
+        """It is one of several data-parallel ranks in lock-step, as whose scheduler vLLM makes it
+        where `data_parallel_size` says so.
+        """
+        self.prefill_schedule_interval = self._interval
+        self.scheduler.local_prefill_interval = 1
 
     def _initialize_kv_caches(self, vllm_config: Any) -> Any:
         """The simulator's memory model has said how many blocks there are."""
@@ -147,7 +155,7 @@ class EngineLoop:
         self._executor.model, self._executor.held = model, core.scheduler.requests
         self._executor.pause = self._turns.pause
         self._outputs: list[Any] = []
-        self._hides_requests = False
+        self._hides_requests = self._is_rank = False
         self._has_requests: Callable[[], bool] = core.scheduler.has_requests
         core.scheduler.has_requests = self._shows_requests
 
@@ -180,7 +188,7 @@ class EngineLoop:
         self._executor.launched = None
         self._turns.resume()
         call = self._executor.launched
-        if call is not None:
+        if call is not None and not self._is_rank:
             self._core.step_counter = self._core.step_counter + 1 if call.items else 0
         return call
 
@@ -193,6 +201,13 @@ class EngineLoop:
         self._hides_requests = False
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def set_round(self, rounds: int) -> None:
+        """The core is a data-parallel rank, whose lock-step has run so many rounds."""
+        if not self._is_rank:
+            self._is_rank = True
+            self._core.be_rank()
+        self._core.step_counter = rounds
 
     def abort(self, name: str) -> None:
         """The client of a request has gone; a core that waits acts on it behind the batch."""

@@ -87,6 +87,10 @@ def resolve(case: Case) -> Any:
         "watermark": config.get("watermark", 0.0),
         "scheduler_reserve_full_isl": config.get("scheduler_reserve_full_isl", True),
     }
+    if config.get("long_prefill_token_threshold_adaptive"):
+        options["long_prefill_token_threshold_adaptive"] = True
+    if config.get("max_num_active_seqs"):
+        options["max_num_active_seqs"] = config["max_num_active_seqs"]
     if "max_loras" in config:
         options |= {"enable_lora": True, "max_loras": config["max_loras"]}
     if "connector" in config:

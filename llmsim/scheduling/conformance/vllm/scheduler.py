@@ -65,6 +65,10 @@ class VllmScheduler:
         self._repetition.stepped((tuple(call.items), tuple(call.preempted)))
         return call.items, call.preempted
 
+    def set_round(self, rounds: int) -> None:
+        """The lock-step of a data-parallel rank has run so many rounds."""
+        self._loop.set_round(rounds)
+
     def _note_repetition(self, now_ps: int) -> None:
         """Requests that neither run nor wait for a step hold blocks with a connector alone."""
         if self._connector is None or self._loop.in_flight or self._scheduler.running:
