@@ -430,7 +430,9 @@ def _scheduler(
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
     # The installed vLLM says itself how many batches are in flight.
     group.native.depth = getattr(steps, "depth", group.native.depth)
-    return _native.PythonSchedulerConfig(steps, group.scheduler.kv, group.scheduler.speculation)
+    return _native.PythonSchedulerConfig(
+        steps, group.scheduler.kv, group.scheduler.speculation, group.scheduler.lora
+    )
 
 
 def _scheduler_in_python(

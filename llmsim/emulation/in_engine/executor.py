@@ -86,12 +86,12 @@ class VirtualExecutor(NoWorkers):
                 req_ids=[], req_id_to_index={}, kv_connector_output=self._moved()
             )
             return done(nothing) if non_block else nothing
-        items = [list(item) for item in items_of(scheduler_output)]
-        names = [item[0] for item in items]
+        items = items_of(scheduler_output)
+        names = [name for name, *_ in items]
         if self._connector is not None and self._connector["keeps_finished"]:
             self._channel.knows(names)
         moved = self._moved()
-        end, tokens = self._channel.step(items)
+        end, tokens = self._channel.step([list(item) for item in items])
         places = {name: place for place, name in enumerate(names)}
         answer = ModelRunnerOutput(
             req_ids=names,

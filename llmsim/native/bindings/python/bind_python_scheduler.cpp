@@ -43,13 +43,14 @@ void PoolsBelow::load(RequestId request, std::int32_t cached, std::int32_t token
 }
 
 PythonScheduler::PythonScheduler(nb::object scheduler, const KvCacheConfig& kv,
-                                 SpeculationConfig speculation, SequenceTable& sequences,
-                                 RequestLog& log)
+                                 SpeculationConfig speculation, const LoraSlotsConfig& lora,
+                                 SequenceTable& sequences, RequestLog& log)
     : scheduler_(std::move(scheduler)),
       kv_(kv),
       limits_{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
               2 * speculation.tokens + speculation.lookahead},
       speculation_(std::move(speculation)),
+      lora_slots_(lora),
       sequences_(sequences),
       log_(log),
       may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
@@ -130,6 +131,7 @@ void PythonScheduler::schedule(Ps now, Batch& batch) {
     batch.features.add(batch.items.back());
     note_scheduled(now, batch.items.back());
   }
+  if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
 }
 

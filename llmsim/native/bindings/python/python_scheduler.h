@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "scheduler/limits/lora_slots.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {
@@ -80,7 +81,8 @@ class PythonScheduler final : public Scheduler,
                               public RoundCounting {
  public:
   PythonScheduler(nanobind::object scheduler, const KvCacheConfig& kv,
-                  SpeculationConfig speculation, SequenceTable& sequences, RequestLog& log);
+                  SpeculationConfig speculation, const LoraSlotsConfig& lora,
+                  SequenceTable& sequences, RequestLog& log);
   ~PythonScheduler() override;
 
   void add(RequestId request) override;
@@ -133,6 +135,7 @@ class PythonScheduler final : public Scheduler,
   KvCacheConfig kv_;
   Limits limits_;
   SpeculationConfig speculation_;
+  LoraSlots lora_slots_;
   SequenceTable& sequences_;
   RequestLog& log_;
   SchedulerCounters counters_;

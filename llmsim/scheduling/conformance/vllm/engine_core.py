@@ -1,31 +1,31 @@
 """vLLM's engine core in this process, with an executor whose steps take simulated times.
 
-`SimulatedCore` is vLLM's `EngineCore`: its scheduler, its queue of batches in flight, its aborts and
-its connectors are vLLM's, and its `step` or `step_with_batch_queue` runs as it is. Two parts of a
-server are ours. `SteppedExecutor` answers a batch with tokens that are known, and the simulator's
+`SimulatedCore` is vLLM's `EngineCore`. Its scheduler, its queue of batches in flight, its aborts
+and its connectors are vLLM's, and its `step` or `step_with_batch_queue` runs as it is. Two parts of
+a server are ours. `SteppedExecutor` answers a batch with tokens that are known. The simulator's
 memory model says how many blocks of KV there are, so that vLLM profiles no memory.
 
 **Who waits for what.** `EngineCore.step` blocks until the workers have answered its oldest batch,
 while the simulator is a loop of events: both want to be the caller. So the core runs on a thread of
 its own (`turns`), as it has a process of its own in vLLM's server. Of the two threads one runs at a
-time: the thread of the core pauses when it asks for the answer of a batch whose simulated end has
-not come, and behind each step. No result depends on how threads are scheduled.
+time: the core's pauses behind each step, and where it asks for the answer of a batch that has not
+ended in simulated time. No result depends on how threads are scheduled.
 
-- `EngineLoop.next_call` lets the core go on until it pauses, and returns what it has launched. While
-  the core waits for its oldest batch, it launches nothing, however often it is asked. So vLLM
-  decides how many batches are in flight, and calls without a batch take places as they do there.
-- `EngineLoop.next_outputs` says that the oldest batch has ended in simulated time, and lets the core
-  take its answer: vLLM handles aborts that came meanwhile, then the tokens.
+- `EngineLoop.next_call` lets the core go on until it pauses, and returns what it has launched. A
+  core that waits for its oldest batch launches nothing, however often it is asked. So vLLM decides
+  how many batches are in flight, and calls without a batch take places as they do there.
+- `EngineLoop.next_outputs` says that the oldest batch has ended in simulated time, and lets the
+  core take its answer: vLLM handles aborts that came meanwhile, then the tokens.
 
-Where a group wants no further batch although vLLM has a free place (a paused group, or a batch that
-waits for KV from a tier), `next_outputs` hides vLLM's requests from the core, which then waits for
-the oldest batch at once.
+A group may want no further batch although vLLM has a free place, such as one whose batch waits for
+KV from a tier. Then `next_outputs` hides vLLM's requests from the core, which waits for the oldest
+batch without scheduling another one.
 
-**What is not vLLM's.** Data-parallel ranks that share experts are lock-stepped by the simulator,
-whose model of vLLM's `DPEngineCoreProc` says who runs dummies and when a wave ends: its rounds are
-the collectives that it times. The core asks vLLM's own rule when prompts wait for their turn
-(`prefill_schedule_interval`), with the simulator's count of rounds. KV that has been moved reaches
-vLLM's scheduler by the form of a worker's answer, between two steps.
+**What is not vLLM's.** The simulator lock-steps data-parallel ranks that share experts: its model
+of vLLM's `DPEngineCoreProc` says who runs dummies and when a wave ends, since the rounds are the
+collectives that it times. Whether prompts wait for a later round (`prefill_schedule_interval`) is
+vLLM's own rule, with the simulator's count of rounds. KV that has been moved reaches vLLM's
+scheduler in the form of a worker's answer, between two steps.
 """
 
 import gc
@@ -38,6 +38,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.core import DPEngineCoreProc, EngineCore
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
+from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
 from llmsim.scheduling.conformance.vllm.known_model import Call, KnownModel
 from llmsim.scheduling.conformance.vllm.no_workers import NoWorkers, done
 from llmsim.scheduling.conformance.vllm.turns import Turns
@@ -168,6 +169,12 @@ class EngineLoop:
                 self._outputs += client.outputs
             self._turns.pause()
 
+    def _resume(self) -> None:
+        try:
+            self._turns.resume()
+        except Exception as error:
+            raise EngineFailureError(f"vLLM's scheduler ends with {words_of(error)}") from error
+
     def _shows_requests(self) -> bool:
         return not self._hides_requests and self._has_requests()
 
@@ -186,7 +193,7 @@ class EngineLoop:
         if self.waits:
             return None
         self._executor.launched = None
-        self._turns.resume()
+        self._resume()
         call = self._executor.launched
         if call is not None and not self._is_rank:
             self._core.step_counter = self._core.step_counter + 1 if call.items else 0
@@ -197,7 +204,7 @@ class EngineLoop:
         self._hides_requests = not self.waits
         oldest = self._executor.oldest_ends()
         while not oldest.taken:
-            self._turns.resume()
+            self._resume()
         self._hides_requests = False
         outputs, self._outputs = self._outputs, []
         return outputs

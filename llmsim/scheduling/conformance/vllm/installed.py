@@ -14,10 +14,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from llmsim.config import EngineArgs
+from llmsim.config.engine.profile import PROVEN
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
 from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE, offloading_options
+from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.vllm.live import (
     installed_version,
     resolve,
@@ -46,7 +48,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
         )
     options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
     options |= _stages(engine, config) | _tables(config.kv) | _connector(config)
-    core = resolve({"config": options})
+    core = _engine_core(options)
     requests = live_requests(
         workload,
         stops=not engine.ignore_eos,
@@ -61,6 +63,16 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
     return scheduler_of(core, requests, config.speculation, config.load_failures)
 
 
+def _engine_core(options: dict[str, Any]) -> Any:
+    try:
+        return resolve({"config": options})
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"vLLM {installed_version()} is installed, but its engine core does not run in this "
+            f"environment ({words_of(error)}); repair it, or install vllm=={PROVEN[-1]}.0"
+        ) from error
+
+
 def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
     """Options of a case for a group of pipeline stages; the model runners differ with these
     alone.
@@ -68,6 +80,11 @@ def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
     if config.stages == 1:
         return {}
     v2 = bool(engine.use_v2_model_runner)
+    if engine.speculation is not None and not (v2 and engine.async_scheduling):
+        raise InputError(
+            f"the installed vLLM verifies drafts in {config.stages} pipeline stages only with "
+            "async_scheduling and use_v2_model_runner; set both, or remove speculative_config"
+        )
     return {"pipeline_parallel_size": config.stages, "use_v2_model_runner": v2}
 
 
@@ -146,6 +163,7 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_model_len": config.kv.max_model_len,
         "block_size": engine.block_size,
+        "decode_context_parallel_size": config.kv.block_size // engine.block_size,
         "enable_prefix_caching": engine.enable_prefix_caching,
         "enable_chunked_prefill": engine.enable_chunked_prefill,
         "async_scheduling": engine.async_scheduling,
@@ -216,16 +234,18 @@ def _tokens(workload: Workload, row: int, ahead: int) -> Callable[[int], int]:
     Of the tokens behind a block that its key covers, only whole units of content can be told apart
     (llmsim/native/kv/kv_cache.cpp): the others are those of every request with that block.
     """
-    keys = workload.keys[workload.key_offsets[row] : workload.key_offsets[row + 1]].tolist()
+    first, end = workload.key_offsets[row : row + 2]
+    keys: list[int] = workload.keys[first:end].tolist()
     unit = workload.granularity
     untold = ahead % unit
 
     def token(position: int) -> int:
         block, offset = divmod(position, unit)
-        if offset < untold and 0 < block <= len(keys):
+        is_untold = offset < untold and 0 < block <= len(keys)
+        if is_untold:
             return -(keys[block - 1] * unit + offset) - 1
         if block < len(keys):
-            return int(keys[block] * unit + offset)
+            return keys[block] * unit + offset
         return OWN + row * _PER_REQUEST + position
 
     return token

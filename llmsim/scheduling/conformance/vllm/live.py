@@ -138,8 +138,10 @@ def _set_afterwards(vllm_config: Any, config: dict[str, Any]) -> None:
     most = limits.max_num_scheduled_tokens or config["max_num_batched_tokens"]
     limits.max_num_scheduled_tokens = min(most, config.get("max_num_scheduled_tokens", most))
     limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
-    # Asked for with the other options, it would want an executor with as many workers.
-    vllm_config.parallel_config.pipeline_parallel_size = config.get("pipeline_parallel_size", 1)
+    # Asked for with the other options, they would want an executor with as many workers.
+    parallel = vllm_config.parallel_config
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size"):
+        setattr(parallel, name, config.get(name, 1))
 
 
 def _transfer_config(role: str, connector: dict[str, Any]) -> Any:
@@ -371,9 +373,7 @@ def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:
         if group.role == _native.Role.PREFILL:
             states = config["connector"].get("state_bytes", 0) > 0
             requests = [prompt_alone(one, all_but_last=states) for one in requests]
-        schedulers.append(
-            scheduler_of(core, requests, speculation(resolved), load_failures(case))
-        )
+        schedulers.append(scheduler_of(core, requests, speculation(resolved), load_failures(case)))
     return resolved, schedulers
 
 

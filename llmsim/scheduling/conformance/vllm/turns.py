@@ -1,7 +1,9 @@
 """Two threads of which one runs at a time: a program that blocks waits for a simulated time."""
 
+import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 
 
 class EndedError(BaseException):
@@ -28,7 +30,8 @@ class Turns:
         """Returns when the program pauses, and raises what ends it."""
         self._runs = True
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vLLM", daemon=True)
+            run = partial(contextvars.copy_context().run, self._run)
+            self._thread = threading.Thread(target=run, name="vLLM", daemon=True)
             self._thread.start()
         else:
             self._programs_turn.release()
