@@ -50,7 +50,7 @@ def built(
         )
     if any(group.engine.scheduler == INSTALLED for group in compiled.lowered.groups):
         raise NotYetError(
-            f"the scheduler {INSTALLED} has to know all requests before a run begins, and those of an "
+            f"the scheduler {INSTALLED} has to know all requests before a run, and those of an "
             f"endpoint come over HTTP; choose {VLLM}"
         )
     live = live_simulation(
