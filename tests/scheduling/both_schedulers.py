@@ -48,10 +48,11 @@ def main() -> None:
     sys.path.append(sys.argv[1])
     from llmsim.scheduling.conformance.vllm.live import engine_profile_of, installed_version
 
-    profile = ["--engine-profile", engine_profile_of(installed_version() or "none")]
+    profile = engine_profile_of(installed_version() or "none")
     for name, words in json.load(sys.stdin).items():
-        found = [run([*words, *profile], one) for one in ("vllm_v1", "vllm", "vllm")]
-        print(json.dumps({"name": name, "runs": found}), flush=True)
+        given = [*words, "--engine-profile", profile]
+        found = [run(given, one) for one in ("vllm_v1", "vllm", "vllm")]
+        print(json.dumps({"name": name, "profile": profile, "runs": found}), flush=True)
 
 
 if __name__ == "__main__":

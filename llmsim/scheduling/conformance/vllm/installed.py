@@ -46,8 +46,11 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "the scheduler vllm is the installed vLLM's own, but there is none; install "
             "llmsim[vllm]"
         )
-    options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
-    options |= _stages(engine, config) | _tables(config.kv) | _connector(config)
+    options = engine_options(engine, config) | _limits(engine, config)
+    options |= _encoder_budgets(config.encoder, workload) | _connector(config)
+    options |= _stages(engine, config) | _tables(config.kv)
+    if engine.speculation is not None:
+        options["speculative"] |= _drafter(engine.speculation)
     core = _engine_core(options)
     requests = live_requests(
         workload,
@@ -71,6 +74,31 @@ def _engine_core(options: dict[str, Any]) -> Any:
             f"vLLM {installed_version()} is installed, but its engine core does not run in this "
             f"environment ({words_of(error)}); repair it, or install vllm=={PROVEN[-1]}.0"
         ) from error
+
+
+def _limits(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    """Options of a case (`conformance.cases`) that limit a step, and over how many devices a block
+    is spread.
+    """
+    limits = engine.limits
+    return {
+        "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
+        "prefill_schedule_interval": limits.prefill_schedule_interval,
+        "long_prefill_token_threshold_adaptive": limits.adaptive_threshold,
+        "max_num_active_seqs": limits.max_num_active_seqs,
+        "decode_context_parallel_size": config.kv.block_size // engine.block_size,
+    }
+
+
+def _drafter(speculation: Speculation) -> dict[str, Any]:
+    """What the drafts of a case say beside their method and number."""
+    options: dict[str, Any] = {}
+    if speculation.modules > 1:
+        options["num_nextn_predict_layers"] = speculation.modules
+    if speculation.tokens_by_sequences:
+        ranges = _ranges(speculation.tokens_by_sequences)
+        options["num_speculative_tokens_per_batch_size"] = ranges
+    return options
 
 
 def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
@@ -163,7 +191,6 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_model_len": config.kv.max_model_len,
         "block_size": engine.block_size,
-        "decode_context_parallel_size": config.kv.block_size // engine.block_size,
         "enable_prefix_caching": engine.enable_prefix_caching,
         "enable_chunked_prefill": engine.enable_chunked_prefill,
         "async_scheduling": engine.async_scheduling,
@@ -172,30 +199,17 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
         "watermark": engine.watermark,
         "scheduler_reserve_full_isl": engine.reserve_full_isl,
         "num_gpu_blocks": config.kv.num_blocks,
-        "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
-        "prefill_schedule_interval": engine.limits.prefill_schedule_interval,
-        "long_prefill_token_threshold_adaptive": engine.limits.adaptive_threshold,
-        "max_num_active_seqs": engine.limits.max_num_active_seqs,
     }
     if engine.max_loras is not None:
         options["max_loras"] = engine.max_loras
-    if engine.speculation is not None:
-        options["speculative"] = _speculative(engine.speculation)
-    return options
-
-
-def _speculative(speculation: Speculation) -> dict[str, Any]:
-    method = _HEADS.get(speculation.method, speculation.method)
-    options = {"method": method, "num_speculative_tokens": speculation.tokens}
-    if method == "ngram":
-        options["prompt_lookup_max"] = 4
-    elif speculation.parallel:
-        options["parallel_drafting"] = True
-    if speculation.modules > 1:
-        options["num_nextn_predict_layers"] = speculation.modules
-    if speculation.tokens_by_sequences:
-        ranges = _ranges(speculation.tokens_by_sequences)
-        options["num_speculative_tokens_per_batch_size"] = ranges
+    speculation = engine.speculation
+    if speculation is not None:
+        method = _HEADS.get(speculation.method, speculation.method)
+        options["speculative"] = {"method": method, "num_speculative_tokens": speculation.tokens}
+        if method == "ngram":
+            options["speculative"] |= {"prompt_lookup_max": 4}
+        elif speculation.parallel:
+            options["speculative"] |= {"parallel_drafting": True}
     return options
 
 
