@@ -240,7 +240,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("router", ["PREFIX", "WEIGHTED", "CACHE_AWARE"])
+@pytest.mark.parametrize("router", ["PREFIX", "WEIGHTED"])
 def test_routers_that_follow_caches_are_refused(
     router: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
