@@ -2313,7 +2313,7 @@ class PythonSchedulerConfig:
     A scheduler in Python (llmsim.scheduling.base.Scheduler) and its limits.
     """
 
-    def __init__(self, scheduler: object, kv: KvCacheConfig, speculation: SpeculationConfig = ...) -> None: ...
+    def __init__(self, scheduler: object, kv: KvCacheConfig, speculation: SpeculationConfig = ..., lora: LoraSlotsConfig = ...) -> None: ...
 
 class GroupSpec:
     """

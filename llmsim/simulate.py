@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from llmsim import _native
 from llmsim.columns import check_agreement
 from llmsim.config.engine.rankings import is_ranking
+from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.errors import (
     BackendFailed,
     InfeasibleError,
@@ -260,6 +261,7 @@ def _native_config(
     live: bool,
 ) -> "_native.SimulationConfig":
     _refuse_what_a_python_scheduler_does_not_do(deployment, options)
+    _refuse_routers_by_caches(deployment, options)
     outside = options.step_times
     groups = [
         _group(group, workload, options, record_schedule=group.info.index in recorded)
@@ -402,6 +404,20 @@ def _refuse_what_a_python_scheduler_does_not_do(
             )
 
 
+def _refuse_routers_by_caches(deployment: LoweredDeployment, options: SimulationOptions) -> None:
+    """The installed vLLM's scheduler does not say what its prefix cache holds."""
+    groups = deployment.groups
+    installed = any(group.engine.scheduler == INSTALLED for group in groups)
+    if not installed or len(groups) == 1:
+        return
+    for router in (options.router, options.decode_router):
+        if router.reads_caches:
+            raise NotYetError(
+                f"the router {router.name} follows prefix caches, and llmsim does not hear of that "
+                f"of the scheduler {INSTALLED}; choose {VLLM}, or another router"
+            )
+
+
 def _group(
     group: LoweredGroup, workload: Workload, options: SimulationOptions, *, record_schedule: bool
 ) -> "_native.GroupSpec":
@@ -428,7 +444,11 @@ def _scheduler(
     steps = _scheduler_in_python(group, group.scheduler, workload, options)
     if steps is None:
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
-    return _native.PythonSchedulerConfig(steps, group.scheduler.kv, group.scheduler.speculation)
+    # The installed vLLM says itself how many batches are in flight.
+    group.native.depth = getattr(steps, "depth", group.native.depth)
+    return _native.PythonSchedulerConfig(
+        steps, group.scheduler.kv, group.scheduler.speculation, group.scheduler.lora
+    )
 
 
 def _scheduler_in_python(
@@ -439,7 +459,7 @@ def _scheduler_in_python(
 ) -> object | None:
     """The installed vLLM's, or a policy's; None: the native one runs."""
     policies, engine = options.policies, group.engine
-    if engine.scheduler == "vllm":
+    if engine.scheduler == INSTALLED:
         if policies.queue_order or policies.victim or policies.eviction:
             raise InputError(
                 "a queue order, a preemption victim or a cache eviction of yours does not reach "

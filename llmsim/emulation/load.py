@@ -19,7 +19,7 @@ from llmsim.emulation.engines.vllm import Completions
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.timekeeping.keeper import Keeper
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 LONGEST_LINE = 1 << 22
 _LOOK_S = 0.5

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from llmsim.config.errors import NotYetError
 from llmsim.core import Workload
 from llmsim.scheduling.conformance.vllm.installed import live_requests
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 VOCABULARY = 1 << 30
 """Token ids that the emulated model has."""

@@ -7,6 +7,7 @@ from llmsim import _native
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
 from llmsim.api.preparation.prepare import compile_cluster
+from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.errors import NotYetError
 from llmsim.endpoint.engine.async_engine import AsyncEngine, Listener
 from llmsim.endpoint.engine.clock import Clock
@@ -46,6 +47,11 @@ def built(
         raise NotYetError(
             f"{options.cluster}: layouts do not switch under requests that come over HTTP in this "
             "version; name one layout's instances under nodes"
+        )
+    if any(group.engine.scheduler == INSTALLED for group in compiled.lowered.groups):
+        raise NotYetError(
+            f"the scheduler {INSTALLED} has to know all requests before a run, and those of an "
+            f"endpoint come over HTTP; choose {VLLM}"
         )
     live = live_simulation(
         compiled,

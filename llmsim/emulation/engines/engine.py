@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 
 class RefusedError(Exception):

@@ -17,7 +17,7 @@ from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.sglang.platform import write_model
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 RELEASES = ("0.5.23",)
 """Releases whose classes the plug-in wraps."""

@@ -17,8 +17,9 @@ from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.vllm.installed import engine_options
-from llmsim.scheduling.conformance.vllm.live import LiveRequest, engine_profile_of
+from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 from llmsim.scheduling.conformance.vllm.platform import write_model
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 _ENTRY_POINTS = """[vllm.platform_plugins]
 llmsim = llmsim.emulation.in_engine.plugin:platform

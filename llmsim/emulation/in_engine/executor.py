@@ -4,16 +4,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from vllm.v1.executor.abstract import Executor
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
+from llmsim.scheduling.conformance.vllm.known_model import DRAFT, items_of
 from llmsim.scheduling.conformance.vllm.live import layer_spec
+from llmsim.scheduling.conformance.vllm.no_workers import NoWorkers, done
 
-DRAFT = 7
-"""The token that stands for every draft: whether one holds is sampled."""
 PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""
 
@@ -52,15 +51,8 @@ class AtRoundEnd(AtTime):
         self._channel.ends(self._step.end)
 
 
-class VirtualExecutor(Executor):  # type: ignore[misc]
+class VirtualExecutor(NoWorkers):
     """Answers as workers with the model would; a pool of KV is a number of blocks."""
-
-    supports_pp = True
-
-    @classmethod
-    def supports_async_scheduling(cls) -> bool:
-        """As vLLM's own executors do."""
-        return True
 
     def _init_executor(self) -> None:
         given = settings()
@@ -96,24 +88,6 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         """More than the blocks that are asked for."""
         return [PLENTY]
 
-    def initialize_from_config(self, kv_cache_configs: Any) -> None:
-        """There is no memory to take."""
-
-    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        """Any layout will do (vLLM 0.33)."""
-        return [["LBNHC", "LBHNC"]]
-
-    def set_kv_cache_layout(self, layout_name: str, cp_kv_cache_interleave_size: int) -> None:
-        """There is nothing to lay out (vLLM 0.33)."""
-
-    def compile_or_warm_up_model(self) -> None:
-        """There is nothing to warm up (vLLM 0.33)."""
-
-    @property
-    def supported_tasks(self) -> tuple[str, ...]:
-        """Text generation."""
-        return ("generate",)
-
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Begins a step; its tokens come from `sample_tokens`."""
         if scheduler_output.total_num_scheduled_tokens == 0:
@@ -121,12 +95,12 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
             nothing = ModelRunnerOutput(
                 req_ids=[], req_id_to_index={}, kv_connector_output=self._moved(None)
             )
-            return _done(nothing) if non_block else nothing
-        items = _items(scheduler_output)
-        names = [item[0] for item in items]
+            return done(nothing) if non_block else nothing
+        items = items_of(scheduler_output)
+        names = [name for name, *_ in items]
         if self._connector is not None and self._connector["keeps_finished"]:
             self._channel.knows(names)
-        end, tokens, looks_ps = self._channel.step(items)
+        end, tokens, looks_ps = self._channel.step([list(item) for item in items])
         places = {name: place for place, name in enumerate(names)}
 
         def output() -> Any:
@@ -138,7 +112,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
             )
 
         self._next, self._names = Pending(end, output), names
-        return _done(None) if non_block else None
+        return done(None) if non_block else None
 
     def _moved(self, until_ps: int | None) -> Any:
         """What a worker finds when it has launched a step (None: now): requests whose KV has
@@ -165,44 +139,11 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         """Drafts that follow the last step; which tokens they are says nothing here."""
         return DraftTokenIds(self._names, [[DRAFT] * count for count in self._channel.drafts()])
 
-    def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
-        """Nobody is there to answer."""
-        name = method if isinstance(method, str) else getattr(method, "__name__", "")
-        return [("generate",) if name == "get_supported_tasks" else None]
-
     def execute_dummy_batch(self) -> None:
         """Joins the next round; takes no time where ranks are on their own."""
         if self._lockstep:
             self._channel.dummy()
 
-    def check_health(self) -> None:
-        """Always well."""
-
     def shutdown(self) -> None:
         """Leaves the clock to the others."""
         self._channel.close()
-
-    def reset_mm_cache(self) -> None:
-        """There is none."""
-
-    def reset_encoder_cache(self) -> None:
-        """There is none."""
-
-
-def _done(value: Any) -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
-
-
-def _items(output: Any) -> list[list[Any]]:
-    """The batch in vLLM's order (`Channel.step`)."""
-    before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-    cached = output.scheduled_cached_reqs
-    before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    started = {new.req_id for new in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
-    drafts = output.scheduled_spec_decode_tokens
-    return [
-        [name, tokens, before[name], len(drafts.get(name, ())), name in started]
-        for name, tokens in output.num_scheduled_tokens.items()
-    ]

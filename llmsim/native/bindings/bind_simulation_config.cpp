@@ -36,6 +36,7 @@ struct PythonSchedulerConfig {
   SharedObject scheduler;
   KvCacheConfig kv;
   SpeculationConfig speculation;
+  LoraSlotsConfig lora;
 };
 
 using Pairs = std::vector<std::pair<NetworkNodeId, NetworkNodeId>>;
@@ -59,7 +60,7 @@ SchedulerMaker maker_of(const PythonSchedulerConfig* config) {
   return [config = *config](SequenceTable& sequences, RequestLog& log) {
     const nb::gil_scoped_acquire lock;
     return std::make_unique<PythonScheduler>(*config.scheduler, config.kv, config.speculation,
-                                             sequences, log);
+                                             config.lora, sequences, log);
   };
 }
 
@@ -302,10 +303,11 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](PythonSchedulerConfig* config, nb::object scheduler, const KvCacheConfig& kv,
-             const SpeculationConfig& speculation) {
-            new (config) PythonSchedulerConfig{share(std::move(scheduler)), kv, speculation};
+             const SpeculationConfig& speculation, const LoraSlotsConfig& lora) {
+            new (config) PythonSchedulerConfig{share(std::move(scheduler)), kv, speculation, lora};
           },
-          "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{});
+          "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{},
+          "lora"_a = LoraSlotsConfig{});
   nb::class_<GroupSpec>(m, "GroupSpec",
                         "A model serving group: its configuration, its scheduler and its program.")
       .def("__init__", &make_group_spec, "config"_a, "scheduler"_a.none(), "program"_a,
