@@ -1,5 +1,6 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,13 +63,25 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
     return batch, tokens
 
 
+DraftsAfter = Callable[["_native.SpeculationConfig", list[list[Any]]], int]
+"""How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+
+
+def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+    """As vLLM's drafters."""
+    return speculation.drafts_after(len(items))
+
+
 class Devices:
     """The devices of one group."""
 
-    def __init__(self, group: LoweredGroup, model: Model) -> None:
+    def __init__(
+        self, group: LoweredGroup, model: Model, drafts_after: DraftsAfter = drafts_by_sequences
+    ) -> None:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
+        self._drafts_after = drafts_after
         self._speculation = group.scheduler.speculation
         self._rows: list[int] = []
         """Of the last step."""
@@ -86,7 +99,7 @@ class Devices:
             (tokens, before, item[3])
             for (_, tokens, before), item in zip(batch, items, strict=True)
         ]
-        proposed = self._speculation.drafts_after(len(batch))
+        proposed = self._drafts_after(self._speculation, items)
         _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed)
         self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)

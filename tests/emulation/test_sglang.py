@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulation.test_emulation import CLUSTER, DATASET, emulated, prepared_run
+from emulation.test_emulation import CLUSTER, DATASET, EAGLE, NGRAM, emulated, prepared_run
 
 from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli import main
@@ -22,9 +22,11 @@ from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.devices import answered
 from llmsim.emulation.engines.engine import RefusedError
-from llmsim.emulation.engines.sglang import Generate, Sglang, _options
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.sglang_api import Generate, SglangApi
+from llmsim.emulation.engines.sglang_flags import server_flags
 from llmsim.emulation.in_engine.channel import Channel
-from llmsim.emulation.in_engine.sglang.scheduler import Inbox
+from llmsim.emulation.in_engine.sglang.scheduler import Inbox, Messages, _Steps
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.of_instances import engine_stages
@@ -33,7 +35,7 @@ from llmsim.scheduling.conformance.model_runner import ModelRunner
 
 
 def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
-    words = ["--cluster-config", str(CLUSTER.with_name(cluster)), "--dataset", DATASET]
+    words = ["--cluster-config", str(CLUSTER.parent / cluster), "--dataset", DATASET]
     return prepare(checked_options([*Sglang().options(), *words, *options]))
 
 
@@ -69,7 +71,7 @@ def test_an_answer_ends_by_its_length_or_by_a_token() -> None:
 def test_flags_say_what_the_options_say() -> None:
     options = ["--block-size", "16", "--num-gpu-blocks-override", "101", "--no-sglang-overlap"]
     options += ["--sglang-mixed-chunk", "--sglang-schedule-policy", "lpm", "--max-num-seqs", "7"]
-    words = _options(of_sglang(*options).lowered.groups[0])
+    words = server_flags(of_sglang(*options).lowered.groups[0], "model")
     values = dict(itertools.pairwise(words))
     assert values["--page-size"] == "16"
     assert values["--max-total-tokens"] == "1600"
@@ -79,20 +81,54 @@ def test_flags_say_what_the_options_say() -> None:
     assert "--disable-radix-cache" not in words
 
 
+def test_flags_say_what_drafts_there_are() -> None:
+    options = ["--speculative-config", EAGLE, "--sglang-eagle-topk", "2"]
+    words = server_flags(of_sglang(*options, "--sglang-draft-tokens", "6").lowered.groups[0], "m")
+    place = words.index("--speculative-algorithm")
+    assert words[place : place + 10] == [
+        *("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", "m"),
+        *("--speculative-num-steps", "3", "--speculative-eagle-topk", "2"),
+        *("--speculative-num-draft-tokens", "6"),
+    ]
+
+
+def test_flags_say_who_comes_first() -> None:
+    options = ["--sglang-priority-scheduling", "--sglang-low-priority-values-first"]
+    words = server_flags(of_sglang(*options).lowered.groups[0], "m")
+    assert {"--enable-priority-scheduling", "--schedule-low-priority-values-first"} <= set(words)
+    assert "--disable-priority-preemption" not in words
+    assert not {"--enable-priority-scheduling"} & set(
+        server_flags(of_sglang().lowered.groups[0], "m")
+    )
+
+
+def test_flags_give_the_pools_their_sizes(tmp_path: Path) -> None:
+    """SGLang rounds the pool of windows down to whole pages."""
+    cluster = tmp_path / "cluster.json"
+    text = CLUSTER.read_text(encoding="utf-8")
+    cluster.write_text(text.replace("meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b"))
+    (group,) = of_sglang(cluster=str(cluster)).lowered.groups
+    assert group.scheduler is not None
+    values = dict(itertools.pairwise(server_flags(group, "m")))
+    page, pages = int(values["--page-size"]), group.scheduler.window_pool.pages
+    tokens = int(int(values["--max-total-tokens"]) * float(values["--swa-full-tokens-ratio"]))
+    assert tokens // page == pages > 0
+
+
 @pytest.mark.parametrize(
     ("cluster", "options", "said"),
     [
-        ("h100_multi_instance.json", [], "several instances"),
-        ("h100_llama31_8b_pd.json", [], "several instances"),
+        ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"], "several instances"),
+        ("h100_llama31_8b_pd.json", [], "pd_type"),
         (CLUSTER.name, ["--scheduler", "vllm_v1"], "--scheduler vllm_v1"),
-        (CLUSTER.name, ["--sglang-priority-scheduling"], "sglang_priority_scheduling"),
+        (CLUSTER.name, ["--speculative-config", NGRAM], "speculative_config of ngram"),
     ],
 )
 def test_what_no_server_of_sglang_stands_for_is_refused(
     cluster: str, options: list[str], said: str
 ) -> None:
     prepared = of_sglang(*options, cluster=cluster)
-    with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` runs one instance"):
+    with pytest.raises(NotYetError, match=f"^{said}.*: `llmsim emulate sglang` runs instances"):
         Sglang().check(prepared, [])
 
 
@@ -123,7 +159,6 @@ def test_another_release_is_refused() -> None:
     [
         (["--engine-python", sys.executable], "has no SGLang"),
         (["--engine-args", "--port 1"], "--engine-args --port"),
-        (["--request-timeout", "5"], "clients that give up"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -136,10 +171,21 @@ def test_bad_input_is_one_sentence(
     assert "Traceback" not in error
 
 
-def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["emulate", "sglang", "--cluster-config", str(CLUSTER), "--", "vllm", "bench", "serve"]
-    assert main(words) == 2
-    assert "does not run before SGLang yet" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("path", "event", "tokens"),
+    [
+        ("/v1/completions", b'{"choices":[{"text":" t1 t2","token_ids":[1,2]}]}', 2),
+        ("/v1/chat/completions", b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', 0),
+        ("/v1/chat/completions", b'{"choices":[{"delta":{"content":" t1 t2 t3"}}]}', 3),
+        ("/v1/chat/completions", b'{"choices":[],"usage":{}}', 0),
+    ],
+)
+def test_tokens_of_a_clients_stream_are_counted(path: str, event: bytes, tokens: int) -> None:
+    """Chats refuse to tell token ids in a stream."""
+    asked = SglangApi().body({"stream": True}, path, "000000007")
+    assert asked["rid"] == "000000007"
+    assert ("return_token_ids" in asked) == (path == "/v1/completions")
+    assert SglangApi().tokens(event) == tokens
 
 
 class HeardChannel:
@@ -157,8 +203,27 @@ class HeardChannel:
     def received(self, name: str, tokens: int) -> None:
         self.said.append((name, tokens))
 
+    def left(self, names: list[str]) -> None:
+        self.said.append(("left", *names))
+
+    def produced(self, answers: list[Any]) -> None:
+        self.said += answers
+
     def close(self) -> None:
         self.said.append("bye")
+
+
+class Letters(Messages):
+    """A message is a request, but "end" is the server's, and capitals say that a client left."""
+
+    def requests(self, message: Any) -> list[tuple[str, int]]:
+        return [(message, 3)] if message.islower() else []
+
+    def left(self, message: Any) -> list[str]:
+        return [message.lower()] if message.isupper() else []
+
+    def ends_server(self, message: Any) -> bool:
+        return bool(message == "end")
 
 
 def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
@@ -170,7 +235,8 @@ def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
             messages.put("a")
 
     channel = Hears()
-    inbox = Inbox(channel, messages.get, lambda name: [(name, 3)], lambda name: name == "end")  # type: ignore[arg-type]
+    steps = _Steps(channel, 1)  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, Letters(steps))  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
     assert channel.said == ["park", "unpark", ("a", 3)]
@@ -189,13 +255,35 @@ def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
         listener.bind(str(path))
         listener.listen()
         messages: queue.Queue[str] = queue.Queue()
-        inbox = Inbox(Channel(str(path), 0), messages.get, lambda _: [], lambda _: True)
+        channel = Channel(str(path), 0)
+        inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))
         waits = threading.Thread(target=inbox.settle)
         waits.start()
         messages.put("end")
         waits.join(10)
         assert not waits.is_alive()
         assert inbox.take() == "end"
+
+
+def test_a_client_that_leaves_wakes_the_scheduler() -> None:
+    channel, messages = HeardChannel(), queue.Queue[str]()
+    inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))  # type: ignore[arg-type]
+    messages.put("A")
+    inbox.park()
+    messages.put("end")
+    while channel.said[-1] != "bye":
+        inbox.park()
+        inbox.take()
+    assert [said for said in channel.said if "park" not in said] == [("left", "a"), "bye"]
+
+
+def test_nobody_reads_what_comes_behind_a_client_that_left() -> None:
+    channel = HeardChannel()
+    steps = _Steps(channel, 1)  # type: ignore[arg-type]
+    steps.left("a")
+    steps.gives([("a", 1, True), ("b", 1, False)])
+    steps.gives([("a", 1, True)])
+    assert channel.said == [("b", 1, False), ("a", 1, True)]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.scheduling.conformance.vllm.live import LiveRequest
@@ -28,6 +29,20 @@ class Endpoint(Protocol):
         ...
 
 
+class OpenAiApi(Protocol):
+    """How an engine's server for the OpenAI API tells what has come of a client's request."""
+
+    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+        """The JSON of the request that a client has sent to `path`, as the server gets it under
+        our name.
+        """
+        ...
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event of a streamed answer brings."""
+        ...
+
+
 class Engine(Protocol):
     """A serving engine whose server runs in virtual time."""
 
@@ -35,8 +50,11 @@ class Engine(Protocol):
     """As on the command line."""
     title: str
     """As its makers write it."""
-    takes_client: bool
-    """Whether a client of its own may send the requests."""
+
+    @property
+    def openai(self) -> OpenAiApi:
+        """For a client of its own."""
+        ...
 
     def options(self) -> list[str]:
         """Options of `llmsim run` that hold unless others are given."""
@@ -62,8 +80,20 @@ class Engine(Protocol):
         """How clients talk to such a server."""
         ...
 
+    def ranks_requests(self, server: EngineServer) -> bool:
+        """Whether the server reads the priorities of a trace."""
+        ...
+
+    def drafts_after(self, speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+        """How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+        ...
+
     def settings(self, server: EngineServer) -> dict[str, object]:
         """What the server's processes have to know beside the clock."""
+        ...
+
+    def program(self, name: str, python: Path) -> list[str]:
+        """The words in place of a program of the engine's own; none: it has no such program."""
         ...
 
     def environment(

@@ -33,7 +33,7 @@ def general() -> None:
     _keep_loads_beside_sockets()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
 
-    hook_scheduler(given["socket"], given["first_engine"])
+    hook_scheduler(given)
 
 
 def _stamp_virtual_times(clock: ClockPage) -> None:

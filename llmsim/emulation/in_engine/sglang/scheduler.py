@@ -6,15 +6,48 @@ Methods of SGLang's classes are wrapped; its loops run as they are.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, current, opened
+from llmsim.scheduling.conformance.sglang import drafts, states
 from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
 
-_WIDTH = 1
-"""Tokens that a decode computes for each request."""
+
+class Messages:
+    """What messages of the tokenizer's process say."""
+
+    def __init__(self, steps: "_Steps") -> None:
+        self._steps = steps
+
+    def requests(self, message: Any) -> list[tuple[str, int]]:
+        """Names and prompts' tokens of the requests of clients."""
+        from sglang.srt.managers.io_struct import (
+            BatchTokenizedGenerateReqInput,
+            TokenizedGenerateReqInput,
+        )
+
+        if isinstance(message, TokenizedGenerateReqInput):
+            return [(message.rid, len(message.input_ids))]
+        if isinstance(message, BatchTokenizedGenerateReqInput):
+            return [(one.rid, len(one.input_ids)) for one in message]
+        return []
+
+    def left(self, message: Any) -> list[str]:
+        """Requests whose clients have left; nobody reads from now on what the steps give them."""
+        from sglang.srt.managers.io_struct import AbortReq
+
+        if not isinstance(message, AbortReq):
+            return []
+        self._steps.left(message.rid)
+        return [message.rid]
+
+    def ends_server(self, message: Any) -> bool:
+        """Whether it is the last one."""
+        from sglang.srt.managers.io_struct import ShutdownReq
+
+        return isinstance(message, ShutdownReq)
 
 
 class Inbox:
@@ -22,18 +55,9 @@ class Inbox:
     socket, and counts requests.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        read: Callable[[], Any],
-        count: Callable[[Any], list[tuple[str, int]]],
-        is_last: Callable[[Any], bool],
-    ) -> None:
-        """`read` waits for the next message; `count` gives names and tokens of the requests in one,
-        and `is_last` says that the server ends.
-        """
-        self._channel, self._read = channel, read
-        self._count, self._is_last = count, is_last
+    def __init__(self, channel: Channel, read: Callable[[], Any], kinds: Messages) -> None:
+        """`read` waits for the next message, and `kinds` says what is in it."""
+        self._channel, self._read, self._kinds = channel, read, kinds
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -70,41 +94,60 @@ class Inbox:
             with self._changed:
                 self._messages.append(message)
                 self._changed.notify()
-                if self._is_last(message):
+                if self._kinds.ends_server(message):
                     self.is_over = True
                     self._channel.close()
                     return
                 if self._parked:  # before the receipt: the clock must not move in between
                     self._parked = False
                     self._channel.unpark()
-                for name, tokens in self._count(message):
+                for name, tokens in self._kinds.requests(message):
                     self._channel.received(name, tokens)
+                left = self._kinds.left(message)
+                if left:
+                    self._channel.left(left)
 
 
 class _Steps:
     """Which requests of the scheduler have begun, and when the steps in flight end."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, width: int) -> None:
+        """`width`: tokens that a decode computes for each request, of which all but one are drafts
+        to be verified.
+        """
+        self._channel, self._width = channel, width
         self._started: set[str] = set()
+        self._left: set[str] = set()
         self.retracted = 0
         """How many requests were ever retracted."""
 
-    def forward(self, batch: Any) -> Any:
-        """In place of the model: the tokens of a batch, and when they are there."""
+    def forward(self, batch: Any, publish: Callable[[Any], None] | None = None) -> Any:
+        """In place of the model: the tokens of a batch, and when they are there. With drafts, the
+        length of each sequence is published as soon as it is known.
+        """
+        verifies = self._width > 1 and not batch.forward_mode.is_extend()
+        end_ps, sampled = self._channel.step(self._items(batch, self._width - 1 if verifies else 0))
+        if verifies:
+            result = drafts.verified(batch, sampled, self._width, publish)
+        elif self._width > 1:
+            result = drafts.settled(batch, _last_of(sampled), publish)
+        else:
+            result = batch_result(_last_of(sampled))
+        result.llmsim_end_ps = end_ps
+        return result
+
+    def _items(self, batch: Any, verified: int) -> list[list[Any]]:
+        """What each request computes, with so many drafts (`Channel.step`)."""
         items = []
         for request, (name, tokens, before) in zip(
-            batch.reqs, batch_items(batch, _WIDTH), strict=True
+            batch.reqs, batch_items(batch, self._width), strict=True
         ):
-            item = [name, tokens, before, 0, name not in self._started]
+            item = [name, tokens, before, verified, name not in self._started]
             if name not in self._started:
                 item.append(len(request.origin_input_ids) + len(request.output_ids))
             items.append(item)
             self._started.add(name)
-        end_ps, sampled = self._channel.step(items)
-        result = batch_result([each[0] if each else 0 for each in sampled])
-        result.llmsim_end_ps = end_ps
-        return result
+        return items
 
     def wait(self, result: Any) -> None:
         """Returns at the end of the step that gave this result."""
@@ -117,9 +160,24 @@ class _Steps:
         self._started.discard(name)
         self.retracted += 1
 
-    def ended(self, name: str) -> None:
-        """A request has its answer."""
-        self._started.discard(name)
+    def left(self, name: str) -> None:
+        """The client of a request has left."""
+        self._left.add(name)
+
+    def gives(self, answers: list[tuple[str, int, bool]]) -> None:
+        """Tokens go to clients (`Channel.produced`)."""
+        read = [one for one in answers if one[0] not in self._left]
+        if read:
+            self._channel.produced(read)
+        for name, _, ended in answers:
+            if ended:
+                self._started.discard(name)
+                self._left.discard(name)
+
+
+def _last_of(sampled: list[list[int]]) -> list[int]:
+    """A token of each request; one whose prompt goes on has none, and nobody looks at it."""
+    return [tokens[0] if tokens else 0 for tokens in sampled]
 
 
 class _Passes:
@@ -139,18 +197,20 @@ class _Passes:
         self.nothing_left = not self._passes.find_more(self._steps.retracted)
 
 
-def hook_scheduler(socket: str, number: int) -> None:
-    """Wraps what a scheduler's process is made of; `number` is that of the engine core."""
+def hook_scheduler(given: Mapping[str, Any]) -> None:
+    """Wraps what a scheduler's process is made of; `given`: what `llmsim emulate` has set."""
     from sglang.srt.distributed import bootstrap
 
     bootstrap._bind_threads_if_cpu = lambda *_, **__: None
-    _hook_inputs(socket, number)
+    _hook_inputs(given)
     _hook_loop()
-    _hook_steps()
+    _hook_steps(given["width"])
     _hook_outputs()
+    if given["keeps_states"]:
+        states.use_stand_in()
 
 
-def _hook_inputs(socket: str, number: int) -> None:
+def _hook_inputs(given: Mapping[str, Any]) -> None:
     """The scheduler joins the clock when it makes its sockets."""
     import zmq
     from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
@@ -161,7 +221,9 @@ def _hook_inputs(socket: str, number: int) -> None:
         channels = make(cls, **options)
         if channels.recv_from_tokenizer is not None:
             read = channels.recv_from_tokenizer
-            inbox = Inbox(opened(socket, number), lambda: receive(read), _requests_of, _ends_server)
+            channel = opened(given["socket"], given["first_engine"])
+            steps = _begin(channel, given["width"])
+            inbox = Inbox(channel, lambda: receive(read), Messages(steps))
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
 
@@ -175,26 +237,6 @@ def _hook_inputs(socket: str, number: int) -> None:
 
     ipc_channels.SchedulerIpcChannels.create = classmethod(create)
     request_receiver.sock_recv = sock_recv
-
-
-def _requests_of(message: Any) -> list[tuple[str, int]]:
-    """Names and prompts' tokens of the requests of clients in a message."""
-    from sglang.srt.managers.io_struct import (
-        BatchTokenizedGenerateReqInput,
-        TokenizedGenerateReqInput,
-    )
-
-    if isinstance(message, TokenizedGenerateReqInput):
-        return [(message.rid, len(message.input_ids))]
-    if isinstance(message, BatchTokenizedGenerateReqInput):
-        return [(one.rid, len(one.input_ids)) for one in message]
-    return []
-
-
-def _ends_server(message: Any) -> bool:
-    from sglang.srt.managers.io_struct import ShutdownReq
-
-    return isinstance(message, ShutdownReq)
 
 
 def _hook_loop() -> None:
@@ -237,24 +279,28 @@ def _hook_loop() -> None:
 _STEPS: _Steps | None = None
 
 
-def _steps() -> _Steps:
+def _begin(channel: Channel, width: int) -> _Steps:
     global _STEPS
-    if _STEPS is None:
-        channel = current()
-        assert channel is not None, "the sockets are made before the first step"
-        _STEPS = _Steps(channel)
+    _STEPS = _Steps(channel, width)
     return _STEPS
 
 
-def _hook_steps() -> None:
+def _steps() -> _Steps:
+    assert _STEPS is not None, "the sockets are made before the first step"
+    return _STEPS
+
+
+def _hook_steps(width: int) -> None:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tp_worker import TpModelWorker
 
     process, reset = Scheduler.process_batch_result, Req.reset_for_retract
 
-    def forward_batch_generation(self: Any, batch: Any, *_: Any, **__: Any) -> Any:
-        return _steps().forward(batch)
+    def forward_batch_generation(
+        self: Any, batch: Any, *_: Any, on_publish: Any = None, **__: Any
+    ) -> Any:
+        return _steps().forward(batch, on_publish)
 
     def process_batch_result(self: Any, batch: Any, result: Any) -> Any:
         _steps().wait(result)
@@ -264,7 +310,8 @@ def _hook_steps() -> None:
         _steps().restarts(self.rid)
         return reset(self, *args, **options)
 
-    TpModelWorker.forward_batch_generation = forward_batch_generation
+    worker = TpModelWorker if width == 1 else drafts.use_stand_in()
+    worker.forward_batch_generation = forward_batch_generation
     Scheduler.process_batch_result = process_batch_result
     Req.reset_for_retract = reset_for_retract
 
@@ -277,18 +324,14 @@ def _hook_outputs() -> None:
     send = SenderWrapper.send_output
 
     def send_output(self: Any, output: Any, *args: Any, **options: Any) -> Any:
-        channel = current()
-        if channel is not None and isinstance(output, BatchTokenIDOutput):
+        if current() is not None and isinstance(output, BatchTokenIDOutput):
             answers = [
                 (name, len(tokens), reason is not None)
                 for name, tokens, reason in zip(
                     output.rids, output.output_ids, output.finished_reasons, strict=True
                 )
             ]
-            channel.produced(answers)
-            for name, _, ended in answers:
-                if ended:
-                    _steps().ended(name)
+            _steps().gives(answers)
         return send(self, output, *args, **options)
 
     SenderWrapper.send_output = send_output
