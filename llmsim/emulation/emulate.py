@@ -465,7 +465,7 @@ def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None
         [_api_ps(group, int(tokens)) for tokens in workload.input_tokens],
         group.info.index,
         rank,
-        leaving_ps=group.native.api_latency_ps,
+        leaving_ps=group.native.api_latency_ps + group.native.abort_latency_ps,
         api_server=None if group.engine.endpoint is None else group.native.api_server,
     )
 

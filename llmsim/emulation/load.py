@@ -377,7 +377,7 @@ class Clients:
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
         one, endpoint = self._requests[row], self._endpoint
-        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone))
+        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone, rank=rank))
         chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"
         head = (
             f"POST {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

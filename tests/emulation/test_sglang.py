@@ -209,6 +209,9 @@ class HeardChannel:
     def produced(self, answers: list[Any]) -> None:
         self.said += answers
 
+    def wait(self, until_ps: int) -> None:
+        self.said.append(until_ps)
+
     def close(self) -> None:
         self.said.append("bye")
 

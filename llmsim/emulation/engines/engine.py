@@ -20,8 +20,12 @@ class Endpoint(Protocol):
     path: str
     """Of requests that stream their answers."""
 
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
-        """The JSON of a request; `prompt_alone` asks for one token of its answer."""
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request; `prompt_alone` asks for one token of its answer, and `rank` for
+        a data-parallel rank, which a header names, too.
+        """
         ...
 
     def tokens(self, event: bytes) -> int:

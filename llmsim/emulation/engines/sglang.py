@@ -52,10 +52,9 @@ class Sglang:
         lowered = prepared.lowered
         tiers = prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
         _refuse(tiers, "KV tiers")
-        _refuse(bool(lowered.lockstep_groups), "data-parallel attention")
         for group in lowered.groups:
             _check_group(group)
-            check_words(group, engine_args)
+            check_words(group, engine_args, len(lowered.groups) if lowered.lockstep_groups else 1)
         _refuse(
             len(lowered.groups) > 1 and prepared.simulation.router.name == "VLLM_DP",
             "several instances behind the router VLLM_DP",
@@ -98,6 +97,8 @@ class Sglang:
         speculation = group.engine.speculation
         return {
             "width": 1 if speculation is None else speculation.verified,
+            "ranks": len(server.groups),
+            "stages": group.layout.pp,
             "keeps_states": group.scheduler.state_pool.slots > 0,
         }
 
@@ -143,7 +144,7 @@ class Sglang:
         words += [] if has_words else TOKENS_ALONE
         return [
             *[str(python), "-m", "sglang.launch_server", "--model-path", folder],
-            *server_flags(group, folder),
+            *server_flags(group, folder, len(server.groups)),
             *words,
         ]
 
@@ -158,7 +159,7 @@ def _check_group(group: LoweredGroup) -> None:
     method = None if engine.speculation is None else engine.speculation.method
     for is_so, what in (
         (group.native.role != _native.Role.BOTH, "pd_type"),
-        (group.layout.pp > 1, "pipeline stages (pp_size)"),
+        (group.layout.pp > 1 and method is not None, "speculative_config on pipeline stages"),
         (method is not None and method not in ALGORITHMS, f"speculative_config of {method}"),
         (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
         (scheduler.decode_only, "--skip-prefill"),
@@ -170,6 +171,6 @@ def _check_group(group: LoweredGroup) -> None:
 def _refuse(is_so: bool, what: str) -> None:
     if is_so:
         raise NotYetError(
-            f"{what}: `llmsim emulate sglang` runs instances without pipeline stages and roles, on "
+            f"{what}: `llmsim emulate sglang` runs instances without roles, on "
             "the scheduler sglang; `llmsim run` simulates the cluster file as it is"
         )

@@ -32,7 +32,9 @@ class Generate:
         """
         self._max_model_len, self._ranks_requests = max_model_len, ranks_requests
 
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
         """The JSON of a request, under our name."""
         end: dict[str, Any] = {"max_new_tokens": one.output_tokens, "ignore_eos": True}
         if one.stops:
@@ -43,7 +45,8 @@ class Generate:
         asked = {"rid": one.name, "input_ids": one.prompt(), "sampling_params": sampling}
         # SGLang puts a request without a priority behind all others.
         ranked = {"priority": one.priority} if self._ranks_requests else {}
-        return asked | {"stream": True} | ranked
+        routed = {} if rank is None else {"routed_dp_rank": rank}
+        return asked | {"stream": True} | ranked | routed
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings; RefusedError where SGLang refuses the request."""

@@ -9,7 +9,9 @@ from llmsim.lowering import LoweredGroup
 
 TOKENS_ALONE = ("--skip-tokenizer-init", "--incremental-streaming-output")
 """Flags of a server that takes and gives token ids, each once."""
-_PERMILLE = 1000
+_PERMILLE, _OF_RANKS = 1000, 300
+"""What conservativeness is a share of: with data-parallel attention, SGLang takes 0.3 of its own.
+"""
 _NOT_EMULATED = (
     "--dp-size",
     "--enable-dp-attention",
@@ -28,14 +30,16 @@ ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE", "draft_model
 """SGLang's names of methods; it runs modules for multi-token prediction as EAGLE."""
 
 
-def server_flags(group: LoweredGroup, model: str) -> list[str]:
-    """The engine's options as flags; the server has one process for all ranks of the group. The
+def server_flags(group: LoweredGroup, model: str, ranks: int = 1) -> list[str]:
+    """The engine's options as flags; the server has one process for all tensor-parallel ranks of
+    the group, and one for each of so many equal groups in lock-step (data-parallel attention). The
     folder `model` stands for a drafter's, too.
     """
     engine, scheduler = group.engine, group.scheduler
     assert scheduler is not None, "engine_stages looked"
     kv, parameters = scheduler.kv, scheduler.parameters
-    chunk = scheduler.max_num_scheduled_tokens if engine.enable_chunked_prefill else -1
+    chunk = ranks * scheduler.max_num_scheduled_tokens if engine.enable_chunked_prefill else -1
+    conservativeness = parameters["conservativeness"] / (_PERMILLE if ranks == 1 else _OF_RANKS)
     values: dict[str, object] = {
         "--served-model-name": group.info.model_name,
         "--load-format": "dummy",
@@ -50,24 +54,35 @@ def server_flags(group: LoweredGroup, model: str) -> list[str]:
         "--context-length": kv.max_model_len,
         "--chunked-prefill-size": chunk,
         "--max-prefill-tokens": parameters["max_prefill_tokens"],
-        "--max-running-requests": engine.max_num_seqs,
+        "--max-running-requests": ranks * engine.max_num_seqs,
         "--schedule-policy": SGLANG_POLICIES[parameters["policy"]],
         "--retraction-policy": SGLANG_RETRACTIONS[parameters["retraction_policy"]],
-        "--schedule-conservativeness": parameters["conservativeness"] / _PERMILLE,
+        "--schedule-conservativeness": conservativeness,
         "--scheduler-recv-interval": parameters["recv_interval"],
+        **_micro_batches(group),
+        **({"--tp-size": ranks, "--dp-size": ranks} if ranks > 1 else {}),
         **_drafts(group, model),
         **_pools(scheduler),
     }
     flags = ["--disable-cuda-graph", "--skip-server-warmup"]
     for is_so, flag in (
         (not engine.enable_prefix_caching, "--disable-radix-cache"),
-        (not parameters["overlap"], "--disable-overlap-schedule"),
+        (not parameters["overlap"] or group.layout.pp > 1, "--disable-overlap-schedule"),
         (bool(parameters["mixed_chunk"]), "--enable-mixed-chunk"),
+        (ranks > 1, "--enable-dp-attention"),
     ):
         if is_so:
             flags.append(flag)
     flags += _priorities(parameters)
     return [*(str(part) for pair in values.items() for part in pair), *flags]
+
+
+def _micro_batches(group: LoweredGroup) -> dict[str, object]:
+    """Of pipeline stages, which share the requests of the one process."""
+    stages = group.layout.pp
+    if stages == 1:
+        return {}
+    return {"--pp-max-micro-batch-size": max(group.engine.max_num_seqs // stages, 1)}
 
 
 def _drafts(group: LoweredGroup, model: str) -> dict[str, object]:
@@ -111,9 +126,9 @@ def _priorities(parameters: Mapping[str, int]) -> list[str]:
     return [*flags, "--priority-scheduling-preemption-threshold", str(threshold)]
 
 
-def check_words(group: LoweredGroup, engine_args: Sequence[str]) -> None:
+def check_words(group: LoweredGroup, engine_args: Sequence[str], ranks: int) -> None:
     """Options of the server itself neither repeat nor contradict those that are derived."""
-    ours = {word for word in server_flags(group, "") if word.startswith("--")}
+    ours = {word for word in server_flags(group, "", ranks) if word.startswith("--")}
     ours |= {"--model-path", "--model", "--host", "--port", "--tp-size", "--tensor-parallel-size"}
     ours |= set(TOKENS_ALONE)
     for word in engine_args:

@@ -50,8 +50,10 @@ class Completions:
 
     path = "/v1/completions"
 
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
-        """The JSON of a request."""
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request; the header names its rank."""
         tokens = 1 if prompt_alone else one.output_tokens
         end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
         if one.stops and not prompt_alone:

@@ -127,6 +127,14 @@ class Channel:
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
+    def meet(self) -> None:
+        """Returns when all ranks in lock-step have come here."""
+        self._asked(["meet"])
+
+    def idle(self) -> None:
+        """Returns when a rank in lock-step has something to do: this one (`unpark`), or another."""
+        self._asked(["idle"])
+
     def wait(self, until_ps: int) -> None:
         """Returns at that virtual time."""
         self._asked(["wait", until_ps])

@@ -387,6 +387,8 @@ class Keeper:
                 self.time.waits(actor, None)
             case "unpark":
                 self.time.works(actor)
+                if self._ranks is not None:
+                    self._ranks.stirs(actor)
 
     def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time as real
 from pathlib import Path
+from typing import Any
 
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
 from llmsim.emulation.in_engine.plugin import SETTINGS, settings
@@ -31,6 +32,7 @@ def general() -> None:
     given = settings()
     _stamp_virtual_times(ClockPage(given["clock"]))
     _keep_loads_beside_sockets()
+    _abort_at_once()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
 
     hook_scheduler(given)
@@ -61,3 +63,21 @@ def _keep_loads_beside_sockets() -> None:
         return str(Path(tempfile.gettempdir()) / Path(path_of(instance)).name)
 
     load_snapshot.shm_path_for = shm_path_for
+
+
+def _abort_at_once() -> None:
+    """SGLang waits behind the end of a stream before it tells the scheduler that its client has
+    left. Here clients wait so long, in virtual time, before they close their connections.
+    """
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from starlette.background import BackgroundTask
+
+    def create_abort_task(self: Any, obj: Any) -> Any:
+        return BackgroundTask(_aborts, self, obj.rid)
+
+    TokenizerManager.create_abort_task = create_abort_task
+
+
+async def _aborts(manager: Any, name: str) -> None:
+    """Nothing happens where the request has its answer."""
+    manager.abort_request(name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, current, opened
+from llmsim.emulation.in_engine.sglang.stages import hook_stages
 from llmsim.scheduling.conformance.sglang import drafts, states
 from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
@@ -20,9 +21,16 @@ class Messages:
 
     def __init__(self, steps: "_Steps") -> None:
         self._steps = steps
+        self._own: set[str] = set()
+        """Requests that came here; all ranks hear that a client has left."""
 
     def requests(self, message: Any) -> list[tuple[str, int]]:
         """Names and prompts' tokens of the requests of clients."""
+        found = self._requests(message)
+        self._own.update(name for name, _ in found)
+        return found
+
+    def _requests(self, message: Any) -> list[tuple[str, int]]:
         from sglang.srt.managers.io_struct import (
             BatchTokenizedGenerateReqInput,
             TokenizedGenerateReqInput,
@@ -38,7 +46,7 @@ class Messages:
         """Requests whose clients have left; nobody reads from now on what the steps give them."""
         from sglang.srt.managers.io_struct import AbortReq
 
-        if not isinstance(message, AbortReq):
+        if not isinstance(message, AbortReq) or message.rid not in self._own:
             return []
         self._steps.left(message.rid)
         return [message.rid]
@@ -55,9 +63,14 @@ class Inbox:
     socket, and counts requests.
     """
 
-    def __init__(self, channel: Channel, read: Callable[[], Any], kinds: Messages) -> None:
-        """`read` waits for the next message, and `kinds` says what is in it."""
+    def __init__(
+        self, channel: Channel, read: Callable[[], Any], kinds: Messages, *, beside: bool = False
+    ) -> None:
+        """`read` waits for the next message, and `kinds` says what is in it; `beside`: there are
+        other ranks, whose requests make work for this one.
+        """
         self._channel, self._read, self._kinds = channel, read, kinds
+        self._beside = beside
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -71,7 +84,12 @@ class Inbox:
             return self._messages.popleft()
 
     def park(self) -> None:
-        """The clock may move on without this scheduler; returns when there is a message."""
+        """The clock may move on without this scheduler; returns when there is a message, or work
+        of another rank.
+        """
+        if self._beside:
+            self._park_beside()
+            return
         with self._changed:
             if not self._messages:
                 self._parked = True
@@ -79,11 +97,27 @@ class Inbox:
             while not self._messages:
                 self._changed.wait()
 
+    def _park_beside(self) -> None:
+        with self._changed:
+            if self._messages:
+                return
+            self._parked = True
+        self._ask(self._channel.idle)
+        with self._changed:
+            self._parked = False
+
+    def meet(self) -> None:
+        """Returns when all ranks are here, or the server ends."""
+        self._ask(self._channel.meet)
+
     def settle(self) -> None:
         """Returns when all requests of the present time are here, or the server ends."""
+        self._ask(self._channel.settle)
+
+    def _ask(self, question: Callable[[], None]) -> None:
         try:
             if not self.is_over:
-                self._channel.settle()
+                question()
         except (ConnectionError, ValueError):  # it was closed meanwhile
             if not self.is_over:
                 raise
@@ -111,11 +145,13 @@ class Inbox:
 class _Steps:
     """Which requests of the scheduler have begun, and when the steps in flight end."""
 
-    def __init__(self, channel: Channel, width: int) -> None:
+    def __init__(self, channel: Channel, width: int, *, in_rounds: bool = False) -> None:
         """`width`: tokens that a decode computes for each request, of which all but one are drafts
-        to be verified.
+        to be verified. `in_rounds`: steps have numbers in place of ends, since a rank in lock-step
+        waits for the others.
         """
         self._channel, self._width = channel, width
+        self._until = channel.ends if in_rounds else channel.wait
         self._started: set[str] = set()
         self._left: set[str] = set()
         self.retracted = 0
@@ -126,18 +162,20 @@ class _Steps:
         length of each sequence is published as soon as it is known.
         """
         verifies = self._width > 1 and not batch.forward_mode.is_extend()
-        end_ps, sampled = self._channel.step(self._items(batch, self._width - 1 if verifies else 0))
+        end, sampled = self._channel.step(self._items(batch, self._width - 1 if verifies else 0))
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
             result = drafts.settled(batch, _last_of(sampled), publish)
         else:
             result = batch_result(_last_of(sampled))
-        result.llmsim_end_ps = end_ps
+        result.llmsim_end = end
         return result
 
     def _items(self, batch: Any, verified: int) -> list[list[Any]]:
         """What each request computes, with so many drafts (`Channel.step`)."""
+        if batch.forward_mode.is_idle():
+            return []
         items = []
         for request, (name, tokens, before) in zip(
             batch.reqs, batch_items(batch, self._width), strict=True
@@ -151,9 +189,9 @@ class _Steps:
 
     def wait(self, result: Any) -> None:
         """Returns at the end of the step that gave this result."""
-        end_ps = getattr(result, "llmsim_end_ps", None)
-        if end_ps is not None:
-            self._channel.wait(end_ps)
+        end = getattr(result, "llmsim_end", None)
+        if end is not None:
+            self._until(end)
 
     def restarts(self, name: str) -> None:
         """A request has been retracted: it begins again later."""
@@ -183,14 +221,18 @@ def _last_of(sampled: list[list[int]]) -> list[int]:
 class _Passes:
     """Whether the scheduler has found nothing to run, and would find nothing in the next pass."""
 
-    def __init__(self, scheduler: Any, steps: _Steps) -> None:
+    def __init__(self, scheduler: Any, steps: _Steps, turns: int) -> None:
+        """`turns`: how often it looks for requests in a pass, once for each micro-batch."""
         self._passes, self._steps = IdlePasses(scheduler), steps
+        self._turns, self._turn = turns, 0
         self.nothing_left = False
 
     def begin(self) -> None:
-        """A pass of the loop begins."""
+        """A turn of the loop begins, and with the first one a pass."""
         self.nothing_left = False
-        self._passes.begin(self._steps.retracted)
+        if self._turn == 0:
+            self._passes.begin(self._steps.retracted)
+        self._turn = (self._turn + 1) % self._turns
 
     def is_idle(self) -> None:
         """The pass has found nothing to run."""
@@ -203,17 +245,22 @@ def hook_scheduler(given: Mapping[str, Any]) -> None:
 
     bootstrap._bind_threads_if_cpu = lambda *_, **__: None
     _hook_inputs(given)
-    _hook_loop()
+    _hook_loop(given["stages"])
     _hook_steps(given["width"])
     _hook_outputs()
     if given["keeps_states"]:
         states.use_stand_in()
+    if given["stages"] > 1:
+        hook_stages(given["stages"])
+    if given["ranks"] > 1:
+        _hook_meetings()
 
 
 def _hook_inputs(given: Mapping[str, Any]) -> None:
     """The scheduler joins the clock when it makes its sockets."""
     import zmq
     from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
+    from sglang.srt.runtime_context import get_parallel
 
     receive, make = request_receiver.sock_recv, ipc_channels.SchedulerIpcChannels.create.__func__
 
@@ -221,9 +268,11 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
         channels = make(cls, **options)
         if channels.recv_from_tokenizer is not None:
             read = channels.recv_from_tokenizer
-            channel = opened(given["socket"], given["first_engine"])
-            steps = _begin(channel, given["width"])
-            inbox = Inbox(channel, lambda: receive(read), Messages(steps))
+            beside = given["ranks"] > 1
+            rank = get_parallel().attn_dp_rank if beside else 0
+            channel = opened(given["socket"], given["first_engine"] + rank)
+            steps = _begin(channel, given["width"], in_rounds=beside)
+            inbox = _listen(channel, lambda: receive(read), Messages(steps), beside=beside)
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
 
@@ -239,7 +288,7 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
     request_receiver.sock_recv = sock_recv
 
 
-def _hook_loop() -> None:
+def _hook_loop(stages: int) -> None:
     """Before it looks for requests, the scheduler waits for those of the present time; one that has
     nothing to do waits for a request.
     """
@@ -254,7 +303,7 @@ def _hook_loop() -> None:
 
     def ingest_requests(self: Any, *args: Any, **options: Any) -> Any:
         if not hasattr(self, "_llmsim_passes"):
-            self._llmsim_passes = _Passes(self, _steps())
+            self._llmsim_passes = _Passes(self, _steps(), stages)
         passes = self._llmsim_passes
         if passes.nothing_left:
             self.ipc_channels.recv_from_tokenizer.park()
@@ -276,13 +325,40 @@ def _hook_loop() -> None:
     SchedulerRequestReceiver._pull_raw_reqs = _pull_raw_reqs
 
 
+def _hook_meetings() -> None:
+    """Ranks tell each other what they run; the clock moves while one of them waits for others."""
+    from sglang.srt.managers.scheduler_components.dp_attn import SchedulerDPAttnAdapter
+
+    prepare = SchedulerDPAttnAdapter.prepare_mlp_sync_batch
+
+    def prepare_mlp_sync_batch(self: Any, batch: Any) -> Any:
+        _inbox().meet()
+        return prepare(self, batch)
+
+    SchedulerDPAttnAdapter.prepare_mlp_sync_batch = prepare_mlp_sync_batch
+
+
 _STEPS: _Steps | None = None
 
 
-def _begin(channel: Channel, width: int) -> _Steps:
+def _begin(channel: Channel, width: int, *, in_rounds: bool) -> _Steps:
     global _STEPS
-    _STEPS = _Steps(channel, width)
+    _STEPS = _Steps(channel, width, in_rounds=in_rounds)
     return _STEPS
+
+
+_INBOX: Inbox | None = None
+
+
+def _listen(channel: Channel, read: Callable[[], Any], kinds: Messages, *, beside: bool) -> Inbox:
+    global _INBOX
+    _INBOX = Inbox(channel, read, kinds, beside=beside)
+    return _INBOX
+
+
+def _inbox() -> Inbox:
+    assert _INBOX is not None, "the sockets are made before the first pass"
+    return _INBOX
 
 
 def _steps() -> _Steps:
