@@ -139,6 +139,45 @@ def test_ranks_agree_in_virtual_time(
     assert times == [max(ends)] * 2 and max(ends) > 0
 
 
+def run_idle_ranks(keeper: Keeper) -> list[str]:
+    """One rank is idle until the other meets it; then both are, until the first has a request."""
+    said = []
+    first, second = (Channel(str(keeper.socket_path), rank) for rank in (0, 1))
+
+    def meets(channel: Channel, name: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (channel.meet(), said.append(name)), daemon=True)
+        thread.start()
+        return thread
+
+    for busy, idle in ((second, first), (first, second)):
+        idle.idles()
+        if busy is first:
+            busy.idles()
+            busy.unpark()
+            busy.goes_on()
+            said.append("has a request")
+        waits = meets(busy, "busy")
+        idle.goes_on()
+        said.append("idle")
+        idle.meet()
+        waits.join(30)
+    first.close()
+    second.close()
+    return said
+
+
+async def idle_ranks(folder: Path) -> list[str]:
+    _, ranks = two_ranks()
+    keeper = Keeper(folder, ranks, lockstep=True)
+    async with keeper.listening():
+        return await asyncio.wait_for(asyncio.to_thread(run_idle_ranks, keeper), 60)
+
+
+def test_idle_ranks_go_on_when_one_has_work(tmp_path: Path) -> None:
+    """Nobody has met before all are there."""
+    assert asyncio.run(idle_ranks(tmp_path)) == ["idle", "busy", "has a request", "idle", "busy"]
+
+
 @pytest.mark.parametrize("under_way", [2, -1])
 def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
     """A rank may say that it is woken before the coordinator says that it has woken it."""

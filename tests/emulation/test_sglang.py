@@ -336,18 +336,24 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
     reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
 )
 @pytest.mark.parametrize(
-    "options",
+    ("cluster", "options"),
     [
-        [],
-        ["--no-sglang-overlap", "--block-size", "16"],
+        (CLUSTER.name, []),
+        (CLUSTER.name, ["--no-sglang-overlap", "--block-size", "16"]),
+        (CLUSTER.name, ["--speculative-config", EAGLE]),
+        (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4"]),
+        (CLUSTER.name, ["--endpoint", "chat", "--sglang-priority-scheduling"]),
+        ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
+        ("h100_llama31_70b_tp4_pp2.json", []),
+        ("h100_nemotron3_nano_tp2.json", []),
     ],
 )
 def test_sglang_itself_is_the_simulation(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two emulations give the same bytes."""
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
-    given = ["--cluster-config", str(CLUSTER), "--dataset", DATASET, *options]
+    given = ["--cluster-config", str(CLUSTER.with_name(cluster)), "--dataset", DATASET, *options]
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         assert main([*words, *given, "--run-dir", str(folder)]) == 0
@@ -356,3 +362,25 @@ def test_sglang_itself_is_the_simulation(
     for name in ("client.json", "requests.parquet"):
         one, other = ((folder / name).read_bytes() for folder in folders)
         assert one == other
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize("backend", ["sglang-oai", "sglang-oai-chat"])
+def test_sglangs_own_load_generator_sees_what_its_server_gives(
+    backend: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
+    words += ["--cluster-config", str(CLUSTER), "--run-dir", str(tmp_path), "--"]
+    words += ["python", "-m", "sglang.benchmark.serving", "--backend", backend]
+    words += ["--base-url", "{base_url}", "--model", "{model}", "--tokenizer", "{tokenizer}"]
+    words += ["--dataset-name", "random-ids", "--random-input-len", "40", "--num-prompts", "8"]
+    words += ["--random-output-len", "9", "--request-rate", "20"]
+    words += ["--output-file", str(tmp_path / "own.jsonl")]
+    assert main(words) == 0
+    own = json.loads((tmp_path / "own.jsonl").read_text(encoding="utf-8"))
+    seen = json.loads((tmp_path / "client.json").read_text(encoding="utf-8"))
+    assert own["completed"] == seen["completed"] == 9  # the first one is a warm-up
+    assert own["median_ttft_ms"] == pytest.approx(seen["median_ttft_ms"], rel=0.01)

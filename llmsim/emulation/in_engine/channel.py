@@ -131,9 +131,13 @@ class Channel:
         """Returns when all ranks in lock-step have come here."""
         self._asked(["meet"])
 
-    def idle(self) -> None:
-        """Returns when a rank in lock-step has something to do: this one (`unpark`), or another."""
-        self._asked(["idle"])
+    def idles(self) -> None:
+        """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""
+        self._said(["idle"])
+
+    def goes_on(self) -> None:
+        """Returns when this rank has something to do (`unpark`), or another one."""
+        self._heard()
 
     def wait(self, until_ps: int) -> None:
         """Returns at that virtual time."""
@@ -156,6 +160,9 @@ class Channel:
 
     def _asked(self, message: list[Any]) -> Any:
         self._said(message)
+        return self._heard()
+
+    def _heard(self) -> Any:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")

@@ -102,13 +102,15 @@ class Inbox:
             if self._messages:
                 return
             self._parked = True
-        self._ask(self._channel.idle)
+            self._ask(self._channel.idles)
+        self._ask(self._channel.goes_on)
         with self._changed:
             self._parked = False
 
     def meet(self) -> None:
         """Returns when all ranks are here, or the server ends."""
-        self._ask(self._channel.meet)
+        if self._beside:
+            self._ask(self._channel.meet)
 
     def settle(self) -> None:
         """Returns when all requests of the present time are here, or the server ends."""
@@ -314,6 +316,7 @@ def _hook_loop(stages: int) -> None:
         inbox = self.recv_from_tokenizer
         if isinstance(inbox, Inbox):
             inbox.settle()
+            inbox.meet()  # what SGLang tells all ranks goes from one of them to the others
         return pull(self)
 
     def on_idle(self: Any) -> None:
