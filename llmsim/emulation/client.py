@@ -50,11 +50,13 @@ def filled(words: Sequence[str], values: dict[str, str]) -> list[str]:
 
 
 def client_environment(
-    environment: dict[str, str], keeper: Keeper, port: int, folder: Path
+    environment: dict[str, str], keeper: Keeper, port: int, folder: Path, before: str = ""
 ) -> dict[str, str]:
-    """What puts a Python program under the clock, and tells it where the server is."""
+    """What puts a Python program under the clock, and tells it where the server is; it runs the
+    lines `before` first.
+    """
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(_INSTALL, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(before + _INSTALL, encoding="utf-8")
     settings = {
         "clock": str(keeper.clock_path),
         "socket": str(keeper.socket_path),

@@ -315,7 +315,11 @@ class _Emulation:
         words = client_command(self._client.words, self._python, self._engine)
         command = filled(words, values)
         environment = client_environment(
-            environment, self._keeper, relay.port, self._folder / "client"
+            environment,
+            self._keeper,
+            relay.port,
+            self._folder / "client",
+            self._engine.before_client,
         )
         try:
             with client_process(

@@ -33,6 +33,8 @@ from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
+RANKS = "single_node_moe_dp_ep_instance.json"
+
 
 def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
     words = ["--cluster-config", str(CLUSTER.parent / cluster), "--dataset", DATASET]
@@ -90,6 +92,33 @@ def test_flags_say_what_drafts_there_are() -> None:
         *("--speculative-num-steps", "3", "--speculative-eagle-topk", "2"),
         *("--speculative-num-draft-tokens", "6"),
     ]
+
+
+def test_flags_of_ranks_share_the_limits_of_the_server() -> None:
+    """SGLang divides them, and takes 0.3 of the conservativeness."""
+    prepared = of_sglang("--request-routing-policy", "RR", "--max-num-seqs", "7", cluster=RANKS)
+    (stage,) = engine_stages(prepared)
+    (server,) = stage.servers
+    words = server_flags(server.first, "m", len(server.groups))
+    values = dict(itertools.pairwise(words))
+    assert (values["--tp-size"], values["--dp-size"]) == ("2", "2")
+    assert "--enable-dp-attention" in words
+    assert values["--max-running-requests"] == "14"
+    assert values["--schedule-conservativeness"] == "1.0"
+    assert Sglang().settings(server)["ranks"] == 2
+    asked = Generate(4096).body(
+        engine_requests(prepared.workload, stops=False)[0], "m", prompt_alone=False, rank=1
+    )
+    assert asked["routed_dp_rank"] == 1
+
+
+def test_flags_of_stages_are_those_of_one_process() -> None:
+    prepared = of_sglang("--max-num-seqs", "7", cluster="h100_llama31_70b_tp4_pp2.json")
+    (group,) = prepared.lowered.groups
+    words = server_flags(group, "m")
+    assert dict(itertools.pairwise(words))["--pp-max-micro-batch-size"] == "3"
+    assert "--disable-overlap-schedule" in words
+    assert not {"--pp-size", "--tp-size"} & set(words)
 
 
 def test_flags_say_who_comes_first() -> None:
@@ -346,6 +375,7 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
         ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
         ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_nemotron3_nano_tp2.json", []),
+        (RANKS, ["--request-routing-policy", "RR"]),
     ],
 )
 def test_sglang_itself_is_the_simulation(

@@ -54,6 +54,8 @@ class Engine(Protocol):
     """As on the command line."""
     title: str
     """As its makers write it."""
+    before_client: str
+    """What a client runs before its program, as lines of Python."""
 
     @property
     def openai(self) -> OpenAiApi:

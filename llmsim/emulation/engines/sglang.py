@@ -33,12 +33,16 @@ _BEFORE_IMPORTS = """from llmsim.emulation.in_engine.sglang.stand_ins import ins
 install()
 """
 """Python runs a module `sitecustomize` before a program."""
+_BEFORE_CLIENT = """from llmsim.emulation.in_engine.sglang.stand_ins import install_for_client
+
+install_for_client()
+"""
 
 
 class Sglang:
     """SGLang, through its plug-ins and a module that Python runs before each of its processes."""
 
-    name, title = "sglang", "SGLang"
+    name, title, before_client = "sglang", "SGLang", _BEFORE_CLIENT
     openai = SglangApi()
 
     def options(self) -> list[str]:

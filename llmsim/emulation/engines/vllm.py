@@ -90,7 +90,7 @@ def token_ids_of(event: bytes) -> int:
 class Vllm:
     """vLLM, through its plug-in points."""
 
-    name, title = "vllm", "vLLM"
+    name, title, before_client = "vllm", "vLLM", ""
     openai = VllmApi()
 
     def options(self) -> list[str]:

@@ -127,9 +127,11 @@ class Channel:
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
-    def meet(self) -> None:
-        """Returns when all ranks in lock-step have come here."""
-        self._asked(["meet"])
+    def meet(self, *, begins: bool = False) -> None:
+        """Returns when all ranks in lock-step have come here; `begins`: the next batch is formed of
+        what this rank knows now.
+        """
+        self._asked(["meet", begins])
 
     def idles(self) -> None:
         """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""

@@ -14,6 +14,10 @@ class Rank(Protocol):
         """Joins a round without work; the number of the dummy."""
         ...
 
+    def forms(self, now_ps: int) -> None:
+        """It forms its next batch, which may still wait for other ranks."""
+        ...
+
     def goes_on_ps(self, number: int) -> int | None:
         """When the rank goes on behind that dummy, as `end_ps`."""
         ...
@@ -62,6 +66,8 @@ class Ranks:
             return
         if kind in ("meet", "idle"):
             (self._met if kind == "meet" else self._idle).add(actor)
+            if kind == "meet" and rest[0]:
+                rank.forms(self._time.now_ps)
             self._gather()
             return
         if kind == "dummy":

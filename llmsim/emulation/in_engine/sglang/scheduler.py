@@ -70,7 +70,7 @@ class Inbox:
         other ranks, whose requests make work for this one.
         """
         self._channel, self._read, self._kinds = channel, read, kinds
-        self._beside = beside
+        self._beside, self._begins = beside, False
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -107,10 +107,16 @@ class Inbox:
         with self._changed:
             self._parked = False
 
+    def begins_pass(self) -> None:
+        """What runs next depends on the messages until the next meeting."""
+        self._begins = True
+
     def meet(self) -> None:
         """Returns when all ranks are here, or the server ends."""
-        if self._beside:
-            self._ask(self._channel.meet)
+        if not self._beside:
+            return
+        begins, self._begins = self._begins, False
+        self._ask(lambda: self._channel.meet(begins=begins))
 
     def settle(self) -> None:
         """Returns when all requests of the present time are here, or the server ends."""
@@ -310,13 +316,16 @@ def _hook_loop(stages: int) -> None:
         if passes.nothing_left:
             self.ipc_channels.recv_from_tokenizer.park()
         passes.begin()
+        self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:
         inbox = self.recv_from_tokenizer
         if isinstance(inbox, Inbox):
             inbox.settle()
+            pulled = pull(self)
             inbox.meet()  # what SGLang tells all ranks goes from one of them to the others
+            return pulled
         return pull(self)
 
     def on_idle(self: Any) -> None:
