@@ -85,14 +85,20 @@ class Devices:
         self._speculation = group.scheduler.speculation
         self._rows: list[int] = []
         """Of the last step."""
+        self._program, self._layers = group.program, group.scheduler.host_cache.layers
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._given_ps = [0]
         """After each call, the end of the last step that gave tokens."""
         self.schedule = Schedule()
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
+    def step(
+        self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]]]:
+        """The end of the next step in ps, and the tokens of each item (`Channel.step`). `waits`:
+        when it may begin, and when KV that its layers read begins to come and is there; 0: none
+        comes.
+        """
         batch, tokens = answered(self._model, items)
         # The host prepares the step from now on, whenever its tokens are known.
         sizes = [
@@ -100,7 +106,8 @@ class Devices:
             for (_, tokens, before), item in zip(batch, items, strict=True)
         ]
         proposed = self._drafts_after(self._speculation, items)
-        _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed)
+        known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
+        _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed)
         self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
@@ -115,6 +122,19 @@ class Devices:
     def empty_step(self) -> None:
         """The engine has called its workers without a batch."""
         self._given_ps.append(self._given_ps[-1])
+
+    def _copied_ps(self, sizes: list[tuple[int, int, int]], waits: list[int]) -> int:
+        """The earliest start with which the first layer and the last one have their KV in time, as
+        in the core (`Group::copied`).
+        """
+        not_before_ps, began_ps, ended_ps = waits
+        if ended_ps == 0:
+            return not_before_ps
+        layers = self._layers
+        step_ps = self._program.step_ps(sizes) // self._stages
+        first_ps = began_ps + (ended_ps - began_ps) // layers
+        last_ps = ended_ps - step_ps // layers * (layers - 1)
+        return max(not_before_ps, first_ps, last_ps)
 
     def _tokens_known_ps(self) -> int:
         """When the first of several stages has the tokens that it computes on, as in the core

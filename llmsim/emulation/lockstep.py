@@ -82,8 +82,12 @@ class RankDevices:
         """The rank's batches."""
         return self._rounds.schedule(self._member)
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The number of the next step, and the tokens of each item (`Channel.step`)."""
+    def step(
+        self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]]]:
+        """The number of the next step, and the tokens of each item (`Channel.step`); ranks in
+        lock-step have no copies to wait for.
+        """
         batch, tokens = answered(self._model, items)
         formed_ps, self._formed_ps = self._formed_ps, None
         return self._rounds.offer(self._member, batch, now_ps, formed_ps), tokens

@@ -376,6 +376,7 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
         ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_nemotron3_nano_tp2.json", []),
         (RANKS, ["--request-routing-policy", "RR"]),
+        (CLUSTER.name, ["--enable-hierarchical-cache", "--num-gpu-blocks-override", "200"]),
     ],
 )
 def test_sglang_itself_is_the_simulation(

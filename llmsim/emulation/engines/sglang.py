@@ -58,6 +58,10 @@ class Sglang:
         _refuse(tiers, "KV tiers")
         for group in lowered.groups:
             _check_group(group)
+            _refuse(
+                bool(lowered.lockstep_groups) and copies_of(group) is not None,
+                "HiCache with data-parallel attention",
+            )
             check_words(group, engine_args, len(lowered.groups) if lowered.lockstep_groups else 1)
         _refuse(
             len(lowered.groups) > 1 and prepared.simulation.router.name == "VLLM_DP",
@@ -103,6 +107,7 @@ class Sglang:
             "width": 1 if speculation is None else speculation.verified,
             "ranks": len(server.groups),
             "stages": group.layout.pp,
+            "copies": copies_of(group),
             "keeps_states": group.scheduler.state_pool.slots > 0,
         }
 
@@ -153,6 +158,19 @@ class Sglang:
         ]
 
 
+def copies_of(group: LoweredGroup) -> dict[str, int] | None:
+    """What copies to host memory and back take, each and for each token; None: there are none."""
+    assert group.scheduler is not None, "the caller looked"
+    cache = group.scheduler.host_cache
+    if cache.pages == 0:
+        return None
+    return {
+        "latency_ps": cache.copy_latency_ps,
+        "write_ps": cache.write_ps_per_token,
+        "load_ps": cache.load_ps_per_token,
+    }
+
+
 def _check_group(group: LoweredGroup) -> None:
     """NotYetError for what an instance may have that is not emulated."""
     engine, scheduler = group.engine, group.scheduler
@@ -160,6 +178,7 @@ def _check_group(group: LoweredGroup) -> None:
         _refuse(True, "an instance that gets no requests")
         return
     _refuse(engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}")
+    windows = scheduler.window_pool.window > 0
     method = None if engine.speculation is None else engine.speculation.method
     for is_so, what in (
         (group.native.role != _native.Role.BOTH, "pd_type"),
@@ -167,7 +186,12 @@ def _check_group(group: LoweredGroup) -> None:
         (method is not None and method not in ALGORITHMS, f"speculative_config of {method}"),
         (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
         (scheduler.decode_only, "--skip-prefill"),
-        (scheduler.host_cache.pages > 0, "HiCache"),
+        (scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend"),
+        (
+            scheduler.host_cache.pages > 0 and (windows or scheduler.state_pool.slots > 0),
+            "HiCache of layers with windows or states",
+        ),
+        (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
     ):
         _refuse(is_so, what)
 

@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from llmsim import _native
-from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
+from llmsim.config.engine.options import (
+    HICACHE_WRITE_POLICIES,
+    SGLANG_POLICIES,
+    SGLANG_RETRACTIONS,
+)
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.lowering import LoweredGroup
 
@@ -73,7 +77,7 @@ def server_flags(group: LoweredGroup, model: str, ranks: int = 1) -> list[str]:
     ):
         if is_so:
             flags.append(flag)
-    flags += _priorities(parameters)
+    flags += [*_priorities(parameters), *_host_cache(group)]
     return [*(str(part) for pair in values.items() for part in pair), *flags]
 
 
@@ -112,6 +116,20 @@ def _pools(scheduler: "_native.SchedulerConfig") -> dict[str, object]:
         values["--mamba-radix-cache-strategy"] = spares if states.spare > 0 else "no_buffer"
         values["--mamba-track-interval"] = states.answer_interval
     return values
+
+
+def _host_cache(group: LoweredGroup) -> list[str]:
+    """HiCache, whose host pool has a page more than SGLang counts by its ratio."""
+    engine, scheduler = group.engine, group.scheduler
+    assert scheduler is not None, "engine_stages looked"
+    cache, kv = scheduler.host_cache, scheduler.kv
+    if cache.pages == 0:
+        return []
+    tokens = (cache.pages - 1) * kv.block_size
+    ratio = (tokens + 0.5) / ((kv.num_blocks - 1) * kv.block_size)
+    policy = engine.hicache_write_policy or HICACHE_WRITE_POLICIES[0]
+    flags = ["--enable-hierarchical-cache", "--hicache-ratio", str(ratio)]
+    return [*flags, "--hicache-write-policy", policy]
 
 
 def _priorities(parameters: Mapping[str, int]) -> list[str]:

@@ -95,14 +95,16 @@ class Channel:
         """Returns when no message is under way, at the same virtual time."""
         self._asked(["settle"])
 
-    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]]]:
+    def step(
+        self, items: list[list[Any]], waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]]]:
         """The end in ps of a step of these items, or in lock-step its number, and the tokens that
-        it gives each of them.
+        it gives each of them. `waits`: what copies it waits for (`Devices.step`).
 
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
-        end_ps, tokens = self._asked(["step", items])
+        end_ps, tokens = self._asked(["step", items] if waits is None else ["step", items, waits])
         return end_ps, tokens
 
     def drafts(self) -> list[int]:
@@ -137,8 +139,14 @@ class Channel:
         """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""
         self._said(["idle"])
 
+    def dozes(self, until_ps: int) -> None:
+        """It has nothing to do before that time; `goes_on` tells when it is there."""
+        self._said(["doze", until_ps])
+
     def goes_on(self) -> None:
-        """Returns when this rank has something to do (`unpark`), or another one."""
+        """Returns when there is something to do: here (`unpark`), at another rank, or at the time
+        of `dozes`.
+        """
         self._heard()
 
     def wait(self, until_ps: int) -> None:

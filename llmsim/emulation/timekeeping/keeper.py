@@ -39,7 +39,9 @@ class Steps(Protocol):
     lock-step (`llmsim.emulation.lockstep.RankDevices`).
     """
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
+    def step(
+        self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]]]:
         """The end of the next step in ps, in lock-step its number, and the tokens of each item
         (`Channel.step`).
         """
@@ -116,6 +118,8 @@ class Keeper:
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
+        self._dozing: set[Actor] = set()
+        """Engine cores that wait for a time or for something to do."""
         self._leaving: set[int] = set()
         """Requests whose engine core has still to hear that their clients have left."""
         self._clients_wake: asyncio.Future[bool] | None = None
@@ -302,6 +306,7 @@ class Keeper:
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        self._dozing.discard(actor)
         is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
         self._may_wake_client()
@@ -373,7 +378,7 @@ class Keeper:
         if kind == "empty step":
             self._steps_of[actor].empty_step()
             return
-        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps)
+        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps, *rest[1:])
         self._answer(actor, [end, tokens])
 
     def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
@@ -385,8 +390,14 @@ class Keeper:
                 self.time.settles(actor)
             case "park":
                 self.time.waits(actor, None)
+            case "doze":
+                self.time.waits(actor, rest[0])
+                self._dozing.add(actor)
             case "unpark":
                 self.time.works(actor)
+                if actor in self._dozing:
+                    self._dozing.remove(actor)
+                    self._answer(actor, None)
                 if self._ranks is not None:
                     self._ranks.stirs(actor)
 
@@ -478,6 +489,7 @@ class Keeper:
                 self._answer(actor, self._looks.pop(actor))
             else:
                 self._may_wake_client()
+                self._dozing.discard(actor)
                 number, _ = self._waiting.pop(actor, (None, None))
                 self._answer(actor, None if number is None else [number, None])
         if self._moves.actor in woken:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, current, opened
+from llmsim.emulation.in_engine.clock import ClockPage
+from llmsim.emulation.in_engine.sglang.copies import HostCopies
 from llmsim.emulation.in_engine.sglang.stages import hook_stages
 from llmsim.scheduling.conformance.sglang import drafts, states
 from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
@@ -83,12 +85,15 @@ class Inbox:
         with self._changed:
             return self._messages.popleft()
 
-    def park(self) -> None:
+    def park(self, until_ps: int | None = None) -> None:
         """The clock may move on without this scheduler; returns when there is a message, or work
-        of another rank.
+        of another rank, or at that time.
         """
         if self._beside:
-            self._park_beside()
+            self._doze(self._channel.idles)
+            return
+        if until_ps is not None:
+            self._doze(lambda: self._channel.dozes(until_ps))
             return
         with self._changed:
             if not self._messages:
@@ -97,12 +102,12 @@ class Inbox:
             while not self._messages:
                 self._changed.wait()
 
-    def _park_beside(self) -> None:
+    def _doze(self, says: Callable[[], None]) -> None:
         with self._changed:
             if self._messages:
                 return
             self._parked = True
-            self._ask(self._channel.idles)
+            self._ask(says)
         self._ask(self._channel.goes_on)
         with self._changed:
             self._parked = False
@@ -162,6 +167,8 @@ class _Steps:
         self._until = channel.ends if in_rounds else channel.wait
         self._started: set[str] = set()
         self._left: set[str] = set()
+        self.copies: HostCopies | None = None
+        """To host memory and back."""
         self.retracted = 0
         """How many requests were ever retracted."""
 
@@ -170,7 +177,12 @@ class _Steps:
         length of each sequence is published as soon as it is known.
         """
         verifies = self._width > 1 and not batch.forward_mode.is_extend()
-        end, sampled = self._channel.step(self._items(batch, self._width - 1 if verifies else 0))
+        waits = None if self.copies is None else self.copies.waits_of(batch)
+        end, sampled = self._channel.step(
+            self._items(batch, self._width - 1 if verifies else 0), waits
+        )
+        if self.copies is not None:
+            self.copies.launched(end)
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
@@ -270,6 +282,8 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
     from sglang.srt.managers.scheduler_components import ipc_channels, request_receiver
     from sglang.srt.runtime_context import get_parallel
 
+    page = ClockPage(given["clock"])
+    copies = None if given["copies"] is None else HostCopies(given["copies"], page)
     receive, make = request_receiver.sock_recv, ipc_channels.SchedulerIpcChannels.create.__func__
 
     def create(cls: Any, /, **options: Any) -> Any:
@@ -280,6 +294,7 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             rank = get_parallel().attn_dp_rank if beside else 0
             channel = opened(given["socket"], given["first_engine"] + rank)
             steps = _begin(channel, given["width"], in_rounds=beside)
+            steps.copies = copies
             inbox = _listen(channel, lambda: receive(read), Messages(steps), beside=beside)
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
@@ -314,7 +329,9 @@ def _hook_loop(stages: int) -> None:
             self._llmsim_passes = _Passes(self, _steps(), stages)
         passes = self._llmsim_passes
         if passes.nothing_left:
-            self.ipc_channels.recv_from_tokenizer.park()
+            copies = _steps().copies
+            until_ps = None if copies is None else copies.next_end_ps()
+            self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
         self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
