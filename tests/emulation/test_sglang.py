@@ -166,7 +166,9 @@ def test_what_no_server_of_sglang_stands_for_is_refused(
     [
         (["--page-size=64"], InputError, "--engine-args --page-size: `llmsim emulate` gives"),
         (["--tp-size", "2"], InputError, "--engine-args --tp-size"),
-        (["--speculative-algorithm", "EAGLE"], NotYetError, "--engine-args --speculative-algori"),
+        (["--speculative-algorithm", "EAGLE"], InputError, "--engine-args --speculative-algori"),
+        (["--hicache-size=3"], InputError, "--engine-args --hicache-size: `llmsim emulate` gives"),
+        (["--enable-lora"], NotYetError, "--engine-args --enable-lora: `llmsim emulate sglang`"),
     ],
 )
 def test_options_of_the_server_do_not_contradict(

@@ -16,19 +16,26 @@ TOKENS_ALONE = ("--skip-tokenizer-init", "--incremental-streaming-output")
 _PERMILLE, _OF_RANKS = 1000, 300
 """What conservativeness is a share of: with data-parallel attention, SGLang takes 0.3 of its own.
 """
-_NOT_EMULATED = (
+_OF_THE_RUN = (
     "--dp-size",
     "--enable-dp-attention",
-    "--ep-size",
-    "--pp-size",
-    "--nnodes",
+    "--attn-dp-size",
+    "--pp-",
+    "--tp-size",
+    "--tensor-parallel-size",
     "--speculative-",
     "--enable-hierarchical-cache",
     "--hicache-",
-    "--disaggregation-",
-    "--enable-lora",
-    "--tokenizer-worker-num",
+    "--enable-priority-scheduling",
+    "--schedule-low-priority-values-first",
+    "--disable-priority-preemption",
+    "--priority-scheduling-",
+    "--swa-full-tokens-ratio",
+    "--max-mamba-cache-size",
+    "--mamba-",
 )
+"""Flags, and beginnings of flags, of what the cluster file or an option of `llmsim run` says."""
+_NOT_EMULATED = ("--ep-size", "--nnodes", "--disaggregation-", "--enable-lora", "--tokenizer-work")
 """Flags, and beginnings of flags, of what `llmsim emulate sglang` does not run."""
 ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE", "draft_model": "STANDALONE"}
 """SGLang's names of methods; it runs modules for multi-token prediction as EAGLE."""
@@ -147,15 +154,14 @@ def _priorities(parameters: Mapping[str, int]) -> list[str]:
 def check_words(group: LoweredGroup, engine_args: Sequence[str], ranks: int) -> None:
     """Options of the server itself neither repeat nor contradict those that are derived."""
     ours = {word for word in server_flags(group, "", ranks) if word.startswith("--")}
-    ours |= {"--model-path", "--model", "--host", "--port", "--tp-size", "--tensor-parallel-size"}
-    ours |= set(TOKENS_ALONE)
+    ours |= {"--model-path", "--model", "--host", "--port", *TOKENS_ALONE}
     for word in engine_args:
         flag = word.split("=")[0]
         if flag.startswith(_NOT_EMULATED):
             raise NotYetError(
                 f"--engine-args {flag}: `llmsim emulate sglang` does not run this; leave it out"
             )
-        if flag in ours:
+        if flag in ours or flag.startswith(_OF_THE_RUN):
             raise InputError(
                 f"--engine-args {flag}: `llmsim emulate` gives the server this option itself, as "
                 "the cluster file and the options of `llmsim run` say; change it there"
