@@ -243,6 +243,9 @@ class HeardChannel:
     def wait(self, until_ps: int) -> None:
         self.said.append(until_ps)
 
+    def settle(self) -> None:
+        self.said.append("settle")
+
     def close(self) -> None:
         self.said.append("bye")
 
@@ -255,6 +258,9 @@ class Letters(Messages):
 
     def left(self, message: Any) -> list[str]:
         return [message.lower()] if message.isupper() else []
+
+    def asks(self, message: Any) -> bool:
+        return bool(message == "state?")
 
     def ends_server(self, message: Any) -> bool:
         return bool(message == "end")
@@ -309,6 +315,18 @@ def test_a_client_that_leaves_wakes_the_scheduler() -> None:
         inbox.park()
         inbox.take()
     assert [said for said in channel.said if "park" not in said] == [("left", "a"), "bye"]
+
+
+def test_a_question_is_answered_before_anything_else_comes() -> None:
+    """Who asks waits, and what is under way is the question."""
+    channel, messages = HeardChannel(), queue.Queue[str]()
+    inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))  # type: ignore[arg-type]
+    messages.put("state?")
+    inbox.park()
+    inbox.settle()
+    assert inbox.take() == "state?"
+    inbox.settle()
+    assert channel.said.count("settle") == 1
 
 
 def test_nobody_reads_what_comes_behind_a_client_that_left() -> None:

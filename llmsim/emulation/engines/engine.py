@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.openai_api import OpenAiApi
 from llmsim.scheduling.conformance.vllm.live import LiveRequest
 
 
@@ -30,20 +31,6 @@ class Endpoint(Protocol):
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event of the answer brings; RefusedError where it is an error."""
-        ...
-
-
-class OpenAiApi(Protocol):
-    """How an engine's server for the OpenAI API tells what has come of a client's request."""
-
-    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
-        """The JSON of the request that a client has sent to `path`, as the server gets it under
-        our name.
-        """
-        ...
-
-    def tokens(self, event: bytes) -> int:
-        """How many tokens an event of a streamed answer brings."""
         ...
 
 

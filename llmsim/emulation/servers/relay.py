@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llmsim.emulation.engines.engine import OpenAiApi
 from llmsim.emulation.load import Answer
 from llmsim.emulation.requests import request_name
 from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.openai_api import OpenAiApi
 
 LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")

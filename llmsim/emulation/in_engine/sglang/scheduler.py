@@ -53,6 +53,12 @@ class Messages:
         self._steps.left(message.rid)
         return [message.rid]
 
+    def asks(self, message: Any) -> bool:
+        """Whether it is a question to the scheduler itself, as for its state."""
+        from sglang.srt.managers.io_struct import AbortReq
+
+        return not (isinstance(message, AbortReq) or self._requests(message))
+
     def ends_server(self, message: Any) -> bool:
         """Whether it is the last one."""
         from sglang.srt.managers.io_struct import ShutdownReq
@@ -124,7 +130,12 @@ class Inbox:
         self._ask(lambda: self._channel.meet(begins=begins))
 
     def settle(self) -> None:
-        """Returns when all requests of the present time are here, or the server ends."""
+        """Returns when all requests of the present time are here, or the server ends; at once where
+        somebody asks something else, who waits for the answer before anything else comes.
+        """
+        with self._changed:
+            if any(self._kinds.asks(message) for message in self._messages):
+                return
         self._ask(self._channel.settle)
 
     def _ask(self, question: Callable[[], None]) -> None:
