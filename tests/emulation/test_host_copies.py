@@ -94,6 +94,33 @@ def test_a_scheduler_waits_for_a_copy_or_a_message(tmp_path: Path) -> None:
     assert asyncio.run(wakes_of(tmp_path)) == [5 * MS, 5 * MS, 7 * MS]
 
 
+def questions(keeper: Keeper) -> int:
+    """A scheduler that settles while a request is under way is asked for something else."""
+    channel = Channel(str(keeper.socket_path), 0)
+    channel.settles()
+    channel.asked_for()
+    channel.goes_on()
+    channel.settles()
+    channel.received("000000000", 1)
+    channel.goes_on()
+    channel.close()
+    return keeper.time.requests_under_way
+
+
+async def questions_to(folder: Path) -> int:
+    keeper = Keeper(folder, [NoSteps()])
+    keeper.sent()
+    async with keeper.listening():
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        left = await asyncio.wait_for(asyncio.to_thread(questions, keeper), 60)
+        waits.cancel()
+    return left
+
+
+def test_a_question_ends_the_wait_for_what_is_under_way(tmp_path: Path) -> None:
+    assert asyncio.run(questions_to(tmp_path)) == 0
+
+
 def test_flags_give_the_host_pool_its_pages() -> None:
     """SGLang has a page more than its ratio says."""
     (group,) = of_sglang(*HICACHE, "--hicache-write-policy", "write_back").lowered.groups

@@ -46,6 +46,10 @@ class Channel:
         """It has something to do again."""
         self._said(["unpark"])
 
+    def asked_for(self) -> None:
+        """Somebody waits for an answer of the engine core itself, which does not settle before."""
+        self._said(["asked for"])
+
     def received(self, request: str, tokens: int) -> None:
         """A request that a client sent is here, with so many tokens."""
         self._said(["received", request, tokens])
@@ -93,7 +97,12 @@ class Channel:
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""
-        self._asked(["settle"])
+        self.settles()
+        self.goes_on()
+
+    def settles(self) -> None:
+        """It waits until no message is under way; `goes_on` tells when that is so."""
+        self._said(["settle"])
 
     def step(
         self, items: list[list[Any]], waits: list[int] | None = None
@@ -145,7 +154,7 @@ class Channel:
 
     def goes_on(self) -> None:
         """Returns when there is something to do: here (`unpark`), at another rank, or at the time
-        of `dozes`.
+        of `dozes`; or when it has settled, or is `asked_for` something.
         """
         self._heard()
 

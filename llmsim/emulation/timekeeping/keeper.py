@@ -15,7 +15,7 @@ from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWrite
 from llmsim.emulation.timekeeping.asleep import Sleepers
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
-from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
+from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
@@ -390,6 +390,10 @@ class Keeper:
                 self.time.settles(actor)
             case "park":
                 self.time.waits(actor, None)
+            case "asked for":
+                if actor.doing is Doing.SETTLES:
+                    self.time.works(actor)
+                    self._answer(actor, None)
             case "doze":
                 self.time.waits(actor, rest[0])
                 self._dozing.add(actor)

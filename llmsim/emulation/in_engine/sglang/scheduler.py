@@ -136,7 +136,8 @@ class Inbox:
         with self._changed:
             if any(self._kinds.asks(message) for message in self._messages):
                 return
-        self._ask(self._channel.settle)
+            self._ask(self._channel.settles)
+        self._ask(self._channel.goes_on)
 
     def _ask(self, question: Callable[[], None]) -> None:
         try:
@@ -159,6 +160,8 @@ class Inbox:
                 if self._parked:  # before the receipt: the clock must not move in between
                     self._parked = False
                     self._channel.unpark()
+                if self._kinds.asks(message):
+                    self._channel.asked_for()
                 for name, tokens in self._kinds.requests(message):
                     self._channel.received(name, tokens)
                 left = self._kinds.left(message)
