@@ -33,6 +33,8 @@ from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
+LONG_ANSWERS = ["--dataset", "synthetic:n=9,rate=20,input=uniform:20-90,output=fixed:600,seed=3"]
+"""They take longer than SGLang waits behind a client that has left."""
 RANKS = "single_node_moe_dp_ep_instance.json"
 
 
@@ -396,13 +398,13 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
         (CLUSTER.name, []),
         (CLUSTER.name, ["--no-sglang-overlap", "--block-size", "16"]),
         (CLUSTER.name, ["--speculative-config", EAGLE]),
-        (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4"]),
         (CLUSTER.name, ["--endpoint", "chat", "--sglang-priority-scheduling"]),
         ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
         ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_nemotron3_nano_tp2.json", []),
         (RANKS, ["--request-routing-policy", "RR"]),
         (CLUSTER.name, ["--enable-hierarchical-cache", "--num-gpu-blocks-override", "200"]),
+        (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4", *LONG_ANSWERS]),
     ],
 )
 def test_sglang_itself_is_the_simulation(
@@ -410,7 +412,8 @@ def test_sglang_itself_is_the_simulation(
 ) -> None:
     """Two emulations give the same bytes."""
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
-    given = ["--cluster-config", str(CLUSTER.with_name(cluster)), "--dataset", DATASET, *options]
+    given = ["--cluster-config", str(CLUSTER.with_name(cluster)), *options]
+    given += [] if "--dataset" in options else ["--dataset", DATASET]
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         assert main([*words, *given, "--run-dir", str(folder)]) == 0
