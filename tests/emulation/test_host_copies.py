@@ -121,6 +121,34 @@ def test_a_question_ends_the_wait_for_what_is_under_way(tmp_path: Path) -> None:
     assert asyncio.run(questions_to(tmp_path)) == 0
 
 
+def gives_behind(keeper: Keeper) -> None:
+    """SGLang's scheduler still gives tokens to a request whose client has left."""
+    channel = Channel(str(keeper.socket_path), 0)
+    channel.left(["000000003"])
+    channel.produced([("000000003", 2, True), ("000000004", 1, False)])
+    channel.wait(0)
+    channel.close()
+
+
+async def under_way_behind(folder: Path) -> int:
+    keeper = Keeper(folder, [NoSteps()])
+    keeper.leaves(3)
+    async with keeper.listening():
+        waits = asyncio.create_task(keeper.clients_wait(None))
+        gives = asyncio.ensure_future(asyncio.to_thread(gives_behind, keeper))
+        while not keeper.time.tokens_under_way:
+            await asyncio.sleep(0.01)
+        found = keeper.time.tokens_under_way
+        keeper.read(1)
+        await asyncio.wait_for(gives, 60)
+        waits.cancel()
+    return found
+
+
+def test_nobody_reads_what_comes_behind_a_client_that_left(tmp_path: Path) -> None:
+    assert asyncio.run(under_way_behind(tmp_path)) == 1
+
+
 def test_flags_give_the_host_pool_its_pages() -> None:
     """SGLang has a page more than its ratio says."""
     (group,) = of_sglang(*HICACHE, "--hicache-write-policy", "write_back").lowered.groups

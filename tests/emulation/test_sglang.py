@@ -26,7 +26,7 @@ from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.sglang_api import Generate, SglangApi
 from llmsim.emulation.engines.sglang_flags import server_flags
 from llmsim.emulation.in_engine.channel import Channel
-from llmsim.emulation.in_engine.sglang.scheduler import Inbox, Messages, _Steps
+from llmsim.emulation.in_engine.sglang.scheduler import Inbox, Messages
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.of_instances import engine_stages
@@ -283,8 +283,7 @@ def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
             messages.put("a")
 
     channel = Hears()
-    steps = _Steps(channel, 1)  # type: ignore[arg-type]
-    inbox = Inbox(channel, messages.get, Letters(steps))  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
     assert channel.said == ["park", "unpark", ("a", 3)]
@@ -304,7 +303,7 @@ def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
         listener.listen()
         messages: queue.Queue[str] = queue.Queue()
         channel = Channel(str(path), 0)
-        inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))
+        inbox = Inbox(channel, messages.get, Letters())
         waits = threading.Thread(target=inbox.settle)
         waits.start()
         messages.put("end")
@@ -315,7 +314,7 @@ def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
 
 def test_a_client_that_leaves_wakes_the_scheduler() -> None:
     channel, messages = HeardChannel(), queue.Queue[str]()
-    inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     messages.put("A")
     inbox.park()
     messages.put("end")
@@ -328,22 +327,13 @@ def test_a_client_that_leaves_wakes_the_scheduler() -> None:
 def test_a_question_is_answered_before_anything_else_comes() -> None:
     """Who asks waits, and what is under way is the question."""
     channel, messages = HeardChannel(), queue.Queue[str]()
-    inbox = Inbox(channel, messages.get, Letters(_Steps(channel, 1)))  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     messages.put("state?")
     inbox.park()
     inbox.settle()
     assert inbox.take() == "state?"
     inbox.settle()
     assert channel.said == ["park", "unpark", "asked for", "settle"]
-
-
-def test_nobody_reads_what_comes_behind_a_client_that_left() -> None:
-    channel = HeardChannel()
-    steps = _Steps(channel, 1)  # type: ignore[arg-type]
-    steps.left("a")
-    steps.gives([("a", 1, True), ("b", 1, False)])
-    steps.gives([("a", 1, True)])
-    assert channel.said == [("b", 1, False), ("a", 1, True)]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:

@@ -122,6 +122,8 @@ class Keeper:
         """Engine cores that wait for a time or for something to do."""
         self._leaving: set[int] = set()
         """Requests whose engine core has still to hear that their clients have left."""
+        self._left: set[int] = set()
+        """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
@@ -204,6 +206,7 @@ class Keeper:
     def leaves(self, row: int) -> None:
         """The client of a request that its engine core has still to end leaves the server."""
         self._leaving.add(row)
+        self._left.add(row)
         self.sent()
 
     def refused(self) -> None:
@@ -468,6 +471,8 @@ class Keeper:
         self._wake()
 
     def _under_way(self, name: str, tokens: int, ended: bool) -> int:
+        if row_of(name) in self._left:
+            return 0
         return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
 
     def _wake(self) -> None:

@@ -21,18 +21,8 @@ from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
 class Messages:
     """What messages of the tokenizer's process say."""
 
-    def __init__(self, steps: "_Steps") -> None:
-        self._steps = steps
-        self._own: set[str] = set()
-        """Requests that came here; all ranks hear that a client has left."""
-
     def requests(self, message: Any) -> list[tuple[str, int]]:
         """Names and prompts' tokens of the requests of clients."""
-        found = self._requests(message)
-        self._own.update(name for name, _ in found)
-        return found
-
-    def _requests(self, message: Any) -> list[tuple[str, int]]:
         from sglang.srt.managers.io_struct import (
             BatchTokenizedGenerateReqInput,
             TokenizedGenerateReqInput,
@@ -45,19 +35,16 @@ class Messages:
         return []
 
     def left(self, message: Any) -> list[str]:
-        """Requests whose clients have left; nobody reads from now on what the steps give them."""
+        """Requests whose clients have left."""
         from sglang.srt.managers.io_struct import AbortReq
 
-        if not isinstance(message, AbortReq) or message.rid not in self._own:
-            return []
-        self._steps.left(message.rid)
-        return [message.rid]
+        return [message.rid] if isinstance(message, AbortReq) else []
 
     def asks(self, message: Any) -> bool:
         """Whether it is a question to the scheduler itself, as for its state."""
         from sglang.srt.managers.io_struct import AbortReq
 
-        return not (isinstance(message, AbortReq) or self._requests(message))
+        return not (isinstance(message, AbortReq) or self.requests(message))
 
     def ends_server(self, message: Any) -> bool:
         """Whether it is the last one."""
@@ -180,7 +167,6 @@ class _Steps:
         self._channel, self._width = channel, width
         self._until = channel.ends if in_rounds else channel.wait
         self._started: set[str] = set()
-        self._left: set[str] = set()
         self.copies: HostCopies | None = None
         """To host memory and back."""
         self.retracted = 0
@@ -232,19 +218,10 @@ class _Steps:
         self._started.discard(name)
         self.retracted += 1
 
-    def left(self, name: str) -> None:
-        """The client of a request has left."""
-        self._left.add(name)
-
     def gives(self, answers: list[tuple[str, int, bool]]) -> None:
         """Tokens go to clients (`Channel.produced`)."""
-        read = [one for one in answers if one[0] not in self._left]
-        if read:
-            self._channel.produced(read)
-        for name, _, ended in answers:
-            if ended:
-                self._started.discard(name)
-                self._left.discard(name)
+        self._channel.produced(answers)
+        self._started.difference_update(name for name, _, ended in answers if ended)
 
 
 def _last_of(sampled: list[list[int]]) -> list[int]:
@@ -309,7 +286,7 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             channel = opened(given["socket"], given["first_engine"] + rank)
             steps = _begin(channel, given["width"], in_rounds=beside)
             steps.copies = copies
-            inbox = _listen(channel, lambda: receive(read), Messages(steps), beside=beside)
+            inbox = _listen(channel, lambda: receive(read), Messages(), beside=beside)
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
 
