@@ -156,6 +156,8 @@ class Clients:
         while self._due or self._under_way or self._coming or self._next_later():
             if not await self._did_something(self._keeper.time.now_ps):
                 await self._keeper.clients_wait(min(self._ahead_ps(), default=None))
+        if any(one.gave_up for one in self.answers.values()):
+            await self._keeper.engines_end()  # SGLang's requests end with the step behind
 
     async def _did_something(self, now_ps: int) -> bool:
         """The first of what is due; whether anything was."""

@@ -186,6 +186,18 @@ class Keeper:
         self._wake()
         return await self._clients_wake
 
+    async def engines_end(self) -> None:
+        """Returns when no engine core has anything left to do."""
+        waits = asyncio.create_task(self.clients_wait(None))
+        while self._engines_work() and not self.time.degraded:
+            await asyncio.sleep(_TICK_S)
+        waits.cancel()
+
+    def _engines_work(self) -> bool:
+        return any(
+            one.doing is not Doing.WAITS or one.until_ps is not None for one in self._steps_of
+        )
+
     def clients_work(self) -> None:
         """Something has come for the clients: they look at it before time moves."""
         waiter = self._clients_wake

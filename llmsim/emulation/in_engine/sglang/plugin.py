@@ -14,6 +14,7 @@ from typing import Any
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
 from llmsim.emulation.in_engine.plugin import SETTINGS, settings
 
+_LOOK_MS = 100
 STAMPED = (
     "sglang.srt.observability.req_time_stats",
     "sglang.srt.managers.schedule_batch",
@@ -33,6 +34,8 @@ def general() -> None:
     _stamp_virtual_times(ClockPage(given["clock"]))
     _keep_loads_beside_sockets()
     _abort_at_once()
+    if given["ranks"] > 1:
+        _let_controller_wait()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
 
     hook_scheduler(given)
@@ -81,3 +84,18 @@ def _abort_at_once() -> None:
 async def _aborts(manager: Any, name: str) -> None:
     """Nothing happens where the request has its answer."""
     manager.abort_request(name)
+
+
+def _let_controller_wait() -> None:
+    """The controller of ranks looks for messages without a pause; that would count as progress, and
+    take a core.
+    """
+    from sglang.srt.managers import data_parallel_controller
+
+    receive = data_parallel_controller.sock_recv
+
+    def sock_recv(source: Any, flags: int = 0) -> Any:
+        source.poll(_LOOK_MS)
+        return receive(source, flags)
+
+    data_parallel_controller.sock_recv = sock_recv
