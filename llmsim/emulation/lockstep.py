@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim import _native
-from llmsim.emulation.devices import Batch, Model, Schedule, answered
+from llmsim.emulation.devices import Batch, Begun, Model, Schedule, answered
 from llmsim.lowering import LoweredGroup
 
 
@@ -82,15 +82,15 @@ class RankDevices:
         """The rank's batches."""
         return self._rounds.schedule(self._member)
 
-    def step(
-        self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None
-    ) -> tuple[int, list[list[int]]]:
-        """The number of the next step, and the tokens of each item (`Channel.step`); ranks in
-        lock-step have no copies to wait for.
-        """
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """Ranks in lock-step read no KV of others."""
+
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+        """The next step (`Channel.step`); ranks in lock-step have no copies to wait for."""
         batch, tokens = answered(self._model, items)
         formed_ps, self._formed_ps = self._formed_ps, None
-        return self._rounds.offer(self._member, batch, now_ps, formed_ps), tokens
+        number = self._rounds.offer(self._member, batch, now_ps, formed_ps)
+        return Begun(number, tokens, now_ps)
 
     def forms(self, now_ps: int) -> None:
         """The next batch is formed, and waits for other ranks."""

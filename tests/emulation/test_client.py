@@ -18,7 +18,7 @@ from emulation.test_emulation import CLUSTER, prepared_run
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices
+from llmsim.emulation.devices import Begun, Devices
 from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
@@ -167,7 +167,10 @@ def test_a_client_of_several_processes_sees_virtual_time(kind: str, tmp_path: Pa
 
 
 class NoSteps:
-    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        pass
+
+    def step(self, items: list[Any], now_ps: int) -> Begun:
         raise AssertionError("nobody asks")
 
     def empty_step(self) -> None:

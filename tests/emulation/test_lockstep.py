@@ -46,7 +46,7 @@ def items(row: int, tokens: int, before: int) -> list[list[Any]]:
 
 def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     _, (first, second) = two_ranks()
-    assert first.step(items(0, 100, 0), 5) == (0, [[7]])
+    assert first.step(items(0, 100, 0), 5) == (0, [[7]], 5)
     assert first.end_ps(0) is None
     assert second.dummy(9) == 0
     end_ps = first.end_ps(0)
@@ -61,7 +61,7 @@ def test_a_batch_that_waits_is_of_when_it_was_formed() -> None:
     _, (first, second) = two_ranks()
     first.forms(5)
     first.step(items(0, 100, 0), 9)
-    assert second.step(items(1, 100, 0), 9) == (0, [[7]])
+    assert second.step(items(1, 100, 0), 9) == (0, [[7]], 9)
     assert first.schedule.formed_ps == [5] and second.schedule.formed_ps == [9]
     _, (third, fourth) = two_ranks()
     third.step(items(0, 100, 0), 9)

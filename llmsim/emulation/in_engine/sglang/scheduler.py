@@ -178,7 +178,7 @@ class _Steps:
         """
         verifies = self._width > 1 and not batch.forward_mode.is_extend()
         waits = None if self.copies is None else self.copies.waits_of(batch)
-        end, sampled = self._channel.step(
+        end, sampled, _ = self._channel.step(
             self._items(batch, self._width - 1 if verifies else 0), waits
         )
         if self.copies is not None:
