@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmsim.config.errors import InputError
-from llmsim.emulation.engines.vllm import vllm_command
+from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.in_client.virtual_time import SETTINGS
 from llmsim.emulation.timekeeping.keeper import Keeper
 
@@ -21,8 +21,10 @@ END_S = 5
 """Seconds that a client has to end when the emulation does."""
 
 
-def client_command(words: Sequence[str], python: Path) -> list[str]:
-    """The command line of a client; `vllm` is the engine's own. InputError where there is none."""
+def client_command(words: Sequence[str], python: Path, engine: Engine) -> list[str]:
+    """The command line of a client, whose program may be the engine's own. InputError where there
+    is none.
+    """
     first, *more = words
     beside = python.parent / first
     if "/" not in first and beside.exists():
@@ -30,10 +32,12 @@ def client_command(words: Sequence[str], python: Path) -> list[str]:
     found = shutil.which(first)
     if found is not None:
         return [found, *more]
-    if first == "vllm":
-        return [*vllm_command(python), *more]
+    own = engine.program(first, python)
+    if own:
+        return [*own, *more]
     raise InputError(
-        f'-- "{first}" is no command that runs; name a program, as in -- vllm bench serve'
+        f'-- "{first}" is no command that runs; name a program that PATH or the folder of '
+        "--engine-python has"
     )
 
 
@@ -46,11 +50,13 @@ def filled(words: Sequence[str], values: dict[str, str]) -> list[str]:
 
 
 def client_environment(
-    environment: dict[str, str], keeper: Keeper, port: int, folder: Path
+    environment: dict[str, str], keeper: Keeper, port: int, folder: Path, before: str = ""
 ) -> dict[str, str]:
-    """What puts a Python program under the clock, and tells it where the server is."""
+    """What puts a Python program under the clock, and tells it where the server is; it runs the
+    lines `before` first.
+    """
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(_INSTALL, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(before + _INSTALL, encoding="utf-8")
     settings = {
         "clock": str(keeper.clock_path),
         "socket": str(keeper.socket_path),

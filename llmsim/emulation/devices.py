@@ -1,5 +1,6 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -73,16 +74,29 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
     return batch, tokens
 
 
+DraftsAfter = Callable[["_native.SpeculationConfig", list[list[Any]]], int]
+"""How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+
+
+def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+    """As vLLM's drafters."""
+    return speculation.drafts_after(len(items))
+
+
 class Devices:
     """The devices of one group."""
 
-    def __init__(self, group: LoweredGroup, model: Model) -> None:
+    def __init__(
+        self, group: LoweredGroup, model: Model, drafts_after: DraftsAfter = drafts_by_sequences
+    ) -> None:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
+        self._drafts_after = drafts_after
         self._speculation = group.scheduler.speculation
         self._rows: list[int] = []
         """Of the last step."""
+        self._program, self._layers = group.program, group.scheduler.host_cache.layers
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._posted_reads = _native.PostedReads()
@@ -94,8 +108,10 @@ class Devices:
         """The workers' hosts post reads of KV for so long, before they launch the next step."""
         self._posted_reads.add(posts_ps, now_ps)
 
-    def step(self, items: list[list[Any]], now_ps: int) -> Begun:
-        """The next step (`Channel.step`)."""
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+        """The next step (`Channel.step`). `waits`: when it may begin, and when KV that its layers
+        read begins to come and is there; 0: none comes.
+        """
         batch, tokens = answered(self._model, items)
         posting_ps = self._posted_reads.take(now_ps)
         # The host prepares the step from now on, whenever its tokens are known.
@@ -103,8 +119,9 @@ class Devices:
             (tokens, before, item[3])
             for (_, tokens, before), item in zip(batch, items, strict=True)
         ]
-        proposed = self._speculation.drafts_after(len(batch))
-        _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed, posting_ps)
+        proposed = self._drafts_after(self._speculation, items)
+        known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
+        _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps)
         self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
@@ -119,6 +136,19 @@ class Devices:
     def empty_step(self) -> None:
         """The engine has called its workers without a batch."""
         self._given_ps.append(self._given_ps[-1])
+
+    def _copied_ps(self, sizes: list[tuple[int, int, int]], waits: list[int]) -> int:
+        """The earliest start with which the first layer and the last one have their KV in time, as
+        in the core (`Group::copied`).
+        """
+        not_before_ps, began_ps, ended_ps = waits
+        if ended_ps == 0:
+            return not_before_ps
+        layers = self._layers
+        step_ps = self._program.step_ps(sizes) // self._stages
+        first_ps = began_ps + (ended_ps - began_ps) // layers
+        last_ps = ended_ps - step_ps // layers * (layers - 1)
+        return max(not_before_ps, first_ps, last_ps)
 
     def _tokens_known_ps(self) -> int:
         """When the first of several stages has the tokens that it computes on, as in the core

@@ -99,11 +99,6 @@ def emulate(
     """
     engine.check(prepared, engine_args)
     stages = engine_stages(prepared)
-    if client is not None and not engine.takes_client:
-        raise NotYetError(
-            f"-- is followed by a client, which does not run before {engine.title} yet; give "
-            "`llmsim emulate` a --dataset in its place"
-        )
     if client is None:
         check_workload(prepared.workload, hands_over=len(stages) > 1)
     elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
@@ -114,7 +109,7 @@ def emulate(
     version = engine.version(python)
     engine_args = [*engine_args, *engine.release_options(version, stages)]
     if client is not None:
-        client_command(client.words, python)
+        client_command(client.words, python, engine)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
@@ -169,7 +164,7 @@ class _Emulation:
         self._requests = engine_requests(
             prepared.workload,
             stops=not group.engine.ignore_eos,
-            ranked=group.engine.scheduling_policy == "priority",
+            ranked=engine.ranks_requests(self._engines[0]),
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
@@ -194,7 +189,8 @@ class _Emulation:
         """By number of engine core."""
         groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
         if lockstep is None:
-            return [Devices(one, self._model_of(one)) for one in groups]
+            drafts_after = self._engine.drafts_after
+            return [Devices(one, self._model_of(one), drafts_after) for one in groups]
         rounds = Rounds(groups, lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)
@@ -305,7 +301,8 @@ class _Emulation:
             await self._until(self._clients.run(), servers)
             return
         stages = self._doors([server.port for server in servers])
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages)
+        api = self._engine.openai
+        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages, api)
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -315,9 +312,14 @@ class _Emulation:
             "model": self._group.info.model_name,
             "tokenizer": str(self._model),
         }
-        command = filled(client_command(self._client.words, self._python), values)
+        words = client_command(self._client.words, self._python, self._engine)
+        command = filled(words, values)
         environment = client_environment(
-            environment, self._keeper, relay.port, self._folder / "client"
+            environment,
+            self._keeper,
+            relay.port,
+            self._folder / "client",
+            self._engine.before_client,
         )
         try:
             with client_process(
@@ -467,7 +469,7 @@ def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None
         [_api_ps(group, int(tokens)) for tokens in workload.input_tokens],
         group.info.index,
         rank,
-        leaving_ps=group.native.api_latency_ps,
+        leaving_ps=group.native.api_latency_ps + group.native.abort_latency_ps,
         api_server=None if group.engine.endpoint is None else group.native.api_server,
     )
 

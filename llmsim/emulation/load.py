@@ -156,6 +156,8 @@ class Clients:
         while self._due or self._under_way or self._coming or self._next_later():
             if not await self._did_something(self._keeper.time.now_ps):
                 await self._keeper.clients_wait(min(self._ahead_ps(), default=None))
+        if any(one.gave_up for one in self.answers.values()):
+            await self._keeper.engines_end()  # SGLang's requests end with the step behind
 
     async def _did_something(self, now_ps: int) -> bool:
         """The first of what is due; whether anything was."""
@@ -377,7 +379,7 @@ class Clients:
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
         one, endpoint = self._requests[row], self._endpoint
-        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone))
+        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone, rank=rank))
         chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"
         head = (
             f"POST {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"

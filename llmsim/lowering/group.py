@@ -665,6 +665,7 @@ def _native_group(
     )
     latency_ps = ns_to_ps(frontend_costs(group.engine, model).latency_ns)
     native.api_latency_ps = group.engine.api_latency_ps + latency_ps
+    native.abort_latency_ps = ns_to_ps(load_profile(group.engine.engine_profile).abort_latency_ns)
     if not computes_ffns(group):
         native.api_server = api_server(group.engine, model, group.pd_type)
     native.api_latency_per_token_ps = per_token_ps

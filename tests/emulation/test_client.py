@@ -19,6 +19,8 @@ from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Begun, Devices
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
@@ -54,7 +56,7 @@ async def emulated(
         doors = iter(Door(one.port, [], number) for number, one in enumerate(engines))
         stages = [Stage([next(doors) for _ in range(size)]) for size in sizes]
         keeper.relay = relay = Relay(
-            keeper, lambda group, tokens: 1_000_000 * tokens, joins, stages
+            keeper, lambda group, tokens: 1_000_000 * tokens, joins, stages, VllmApi()
         )
         listens = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -177,6 +179,8 @@ class NoSteps:
 
 ACTOR = """
 import sys
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
 channel = Channel(sys.argv[1], int(sys.argv[2]))
 channel.wait(10**12 * 10**6 if sys.argv[2] == "0" else 10**12 // 5)
@@ -255,9 +259,9 @@ def test_processes_of_a_client_end_with_it() -> None:
 
 def test_words_of_a_client() -> None:
     assert filled(["--url", "{base_url}/v1"], {"base_url": "x"}) == ["--url", "x/v1"]
-    assert client_command(["vllm", "bench"], Path(sys.executable))[-1] == "bench"
+    assert client_command(["vllm", "bench"], Path(sys.executable), Vllm())[-1] == "bench"
     with pytest.raises(InputError, match="is no command that runs"):
-        client_command(["no-such-program"], Path(sys.executable))
+        client_command(["no-such-program"], Path(sys.executable), Sglang())
     assert prompt_tokens({"prompt": "t1 t2 t3"}) == 3
     assert prompt_tokens({"prompt": [[5, 6]]}) == 2
     assert prompt_tokens({"messages": [{"content": "a b"}, {"content": "c"}]}) == 3

@@ -10,16 +10,21 @@ from emulation.test_emulation import CLUSTER, EAGLE, NGRAM
 from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.emulation.devices import Devices
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.requests import engine_requests
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.simulate import native_simulation
 
+SGLANG = ["--scheduler", "sglang"]
+BRANCHES = ["--sglang-eagle-topk", "2", "--sglang-draft-tokens", "6"]
 DATASET = "synthetic:n=40,rate=30,input=uniform:20-3000,output=uniform:2-30,seed=3"
 
 
 def prepared_on(name: str, *options: str) -> Prepared:
     words = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", DATASET]
-    return prepare(checked_options([*words, "--engine-profile", "vllm-0.33", *options]))
+    profile = [] if options[:2] == tuple(SGLANG) else ["--engine-profile", "vllm-0.33"]
+    return prepare(checked_options([*words, *profile, *options]))
 
 
 def schedule_of(prepared: Prepared) -> dict[str, list[Any]]:
@@ -35,14 +40,18 @@ def schedule_of(prepared: Prepared) -> dict[str, list[Any]]:
         ("h100_llama31_8b.json", []),
         ("h100_llama31_8b.json", ["--speculative-config", NGRAM, "--no-async-scheduling"]),
         ("h100_llama31_8b.json", ["--speculative-config", EAGLE]),
+        ("h100_llama31_8b.json", [*SGLANG, "--speculative-config", EAGLE]),
+        ("h100_llama31_8b.json", [*SGLANG, "--speculative-config", EAGLE, *BRANCHES]),
     ],
 )
 def test_every_step_takes_what_it_takes_in_the_run(name: str, options: list[str]) -> None:
     prepared = prepared_on(name, *options)
+    engine = Sglang() if options[:2] == SGLANG else Vllm()
     (group,) = prepared.lowered.groups
     assert group.scheduler is not None
     requests = engine_requests(prepared.workload, stops=False)
-    devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
+    model = ModelRunner(requests, group.scheduler.speculation)
+    devices = Devices(group, model, engine.drafts_after)
     schedule = schedule_of(prepared)
     names = ("item_request", "item_tokens", "item_computed", "item_drafts")
     started: set[int] = set()

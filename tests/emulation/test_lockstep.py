@@ -56,6 +56,19 @@ def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     assert second.schedule.items == []
 
 
+def test_a_batch_that_waits_is_of_when_it_was_formed() -> None:
+    """A rank of SGLang's forms it before it meets the others; the round begins behind that."""
+    _, (first, second) = two_ranks()
+    first.forms(5)
+    first.step(items(0, 100, 0), 9)
+    assert second.step(items(1, 100, 0), 9) == (0, [[7]], 9)
+    assert first.schedule.formed_ps == [5] and second.schedule.formed_ps == [9]
+    _, (third, fourth) = two_ranks()
+    third.step(items(0, 100, 0), 9)
+    fourth.step(items(1, 100, 0), 9)
+    assert first.schedule.end_ps == third.schedule.end_ps
+
+
 def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
     """A dummy waits for the experts of the other rank's batch."""
     ends = []
@@ -137,6 +150,45 @@ def test_ranks_agree_in_virtual_time(
     told, times, ends = asyncio.run(agreed_by(tmp_path, said))
     assert told == [agreed, agreed]
     assert times == [max(ends)] * 2 and max(ends) > 0
+
+
+def run_idle_ranks(keeper: Keeper) -> list[str]:
+    """One rank is idle until the other meets it; then both are, until the first has a request."""
+    said = []
+    first, second = (Channel(str(keeper.socket_path), rank) for rank in (0, 1))
+
+    def meets(channel: Channel, name: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (channel.meet(), said.append(name)), daemon=True)
+        thread.start()
+        return thread
+
+    for busy, idle in ((second, first), (first, second)):
+        idle.idles()
+        if busy is first:
+            busy.idles()
+            busy.unpark()
+            busy.goes_on()
+            said.append("has a request")
+        waits = meets(busy, "busy")
+        idle.goes_on()
+        said.append("idle")
+        idle.meet()
+        waits.join(30)
+    first.close()
+    second.close()
+    return said
+
+
+async def idle_ranks(folder: Path) -> list[str]:
+    _, ranks = two_ranks()
+    keeper = Keeper(folder, ranks, lockstep=True)
+    async with keeper.listening():
+        return await asyncio.wait_for(asyncio.to_thread(run_idle_ranks, keeper), 60)
+
+
+def test_idle_ranks_go_on_when_one_has_work(tmp_path: Path) -> None:
+    """Nobody has met before all are there."""
+    assert asyncio.run(idle_ranks(tmp_path)) == ["idle", "busy", "has a request", "idle", "busy"]
 
 
 @pytest.mark.parametrize("under_way", [2, -1])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulation.test_emulation import CLUSTER, DATASET, emulated, prepared_run
+from emulation.test_emulation import CLUSTER, DATASET, EAGLE, NGRAM, emulated, prepared_run
 
 from llmsim.api.preparation.prepare import Prepared, prepare
 from llmsim.cli import main
@@ -22,18 +22,24 @@ from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.devices import answered
 from llmsim.emulation.engines.engine import RefusedError
-from llmsim.emulation.engines.sglang import Generate, Sglang, _options
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.sglang_api import Generate, SglangApi
+from llmsim.emulation.engines.sglang_flags import server_flags
 from llmsim.emulation.in_engine.channel import Channel
-from llmsim.emulation.in_engine.sglang.scheduler import Inbox
+from llmsim.emulation.in_engine.sglang.scheduler import Inbox, Messages
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
+LONG_ANSWERS = ["--dataset", "synthetic:n=9,rate=20,input=uniform:20-90,output=fixed:600,seed=3"]
+"""They take longer than SGLang waits behind a client that has left."""
+RANKS = "single_node_moe_dp_ep_instance.json"
+
 
 def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
-    words = ["--cluster-config", str(CLUSTER.with_name(cluster)), "--dataset", DATASET]
+    words = ["--cluster-config", str(CLUSTER.parent / cluster), "--dataset", DATASET]
     return prepare(checked_options([*Sglang().options(), *words, *options]))
 
 
@@ -69,7 +75,7 @@ def test_an_answer_ends_by_its_length_or_by_a_token() -> None:
 def test_flags_say_what_the_options_say() -> None:
     options = ["--block-size", "16", "--num-gpu-blocks-override", "101", "--no-sglang-overlap"]
     options += ["--sglang-mixed-chunk", "--sglang-schedule-policy", "lpm", "--max-num-seqs", "7"]
-    words = _options(of_sglang(*options).lowered.groups[0])
+    words = server_flags(of_sglang(*options).lowered.groups[0], "model")
     values = dict(itertools.pairwise(words))
     assert values["--page-size"] == "16"
     assert values["--max-total-tokens"] == "1600"
@@ -79,20 +85,81 @@ def test_flags_say_what_the_options_say() -> None:
     assert "--disable-radix-cache" not in words
 
 
+def test_flags_say_what_drafts_there_are() -> None:
+    options = ["--speculative-config", EAGLE, "--sglang-eagle-topk", "2"]
+    words = server_flags(of_sglang(*options, "--sglang-draft-tokens", "6").lowered.groups[0], "m")
+    place = words.index("--speculative-algorithm")
+    assert words[place : place + 10] == [
+        *("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", "m"),
+        *("--speculative-num-steps", "3", "--speculative-eagle-topk", "2"),
+        *("--speculative-num-draft-tokens", "6"),
+    ]
+
+
+def test_flags_of_ranks_share_the_limits_of_the_server() -> None:
+    """SGLang divides them, and takes 0.3 of the conservativeness."""
+    prepared = of_sglang("--request-routing-policy", "RR", "--max-num-seqs", "7", cluster=RANKS)
+    (stage,) = engine_stages(prepared)
+    (server,) = stage.servers
+    words = server_flags(server.first, "m", len(server.groups))
+    values = dict(itertools.pairwise(words))
+    assert (values["--tp-size"], values["--dp-size"]) == ("2", "2")
+    assert "--enable-dp-attention" in words
+    assert values["--max-running-requests"] == "14"
+    assert values["--schedule-conservativeness"] == "1.0"
+    assert Sglang().settings(server)["ranks"] == 2
+    asked = Generate(4096).body(
+        engine_requests(prepared.workload, stops=False)[0], "m", prompt_alone=False, rank=1
+    )
+    assert asked["routed_dp_rank"] == 1
+
+
+def test_flags_of_stages_are_those_of_one_process() -> None:
+    prepared = of_sglang("--max-num-seqs", "7", cluster="h100_llama31_70b_tp4_pp2.json")
+    (group,) = prepared.lowered.groups
+    words = server_flags(group, "m")
+    assert dict(itertools.pairwise(words))["--pp-max-micro-batch-size"] == "3"
+    assert "--disable-overlap-schedule" in words
+    assert not {"--pp-size", "--tp-size"} & set(words)
+
+
+def test_flags_say_who_comes_first() -> None:
+    options = ["--sglang-priority-scheduling", "--sglang-low-priority-values-first"]
+    words = server_flags(of_sglang(*options).lowered.groups[0], "m")
+    assert {"--enable-priority-scheduling", "--schedule-low-priority-values-first"} <= set(words)
+    assert "--disable-priority-preemption" not in words
+    assert not {"--enable-priority-scheduling"} & set(
+        server_flags(of_sglang().lowered.groups[0], "m")
+    )
+
+
+def test_flags_give_the_pools_their_sizes(tmp_path: Path) -> None:
+    """SGLang rounds the pool of windows down to whole pages."""
+    cluster = tmp_path / "cluster.json"
+    text = CLUSTER.read_text(encoding="utf-8")
+    cluster.write_text(text.replace("meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b"))
+    (group,) = of_sglang(cluster=str(cluster)).lowered.groups
+    assert group.scheduler is not None
+    values = dict(itertools.pairwise(server_flags(group, "m")))
+    page, pages = int(values["--page-size"]), group.scheduler.window_pool.pages
+    tokens = int(int(values["--max-total-tokens"]) * float(values["--swa-full-tokens-ratio"]))
+    assert tokens // page == pages > 0
+
+
 @pytest.mark.parametrize(
     ("cluster", "options", "said"),
     [
-        ("h100_multi_instance.json", [], "several instances"),
-        ("h100_llama31_8b_pd.json", [], "several instances"),
+        ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"], "several instances"),
+        ("h100_llama31_8b_pd.json", [], "pd_type"),
         (CLUSTER.name, ["--scheduler", "vllm_v1"], "--scheduler vllm_v1"),
-        (CLUSTER.name, ["--sglang-priority-scheduling"], "sglang_priority_scheduling"),
+        (CLUSTER.name, ["--speculative-config", NGRAM], "speculative_config of ngram"),
     ],
 )
 def test_what_no_server_of_sglang_stands_for_is_refused(
     cluster: str, options: list[str], said: str
 ) -> None:
     prepared = of_sglang(*options, cluster=cluster)
-    with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` runs one instance"):
+    with pytest.raises(NotYetError, match=f"^{said}.*: `llmsim emulate sglang` runs instances"):
         Sglang().check(prepared, [])
 
 
@@ -101,7 +168,9 @@ def test_what_no_server_of_sglang_stands_for_is_refused(
     [
         (["--page-size=64"], InputError, "--engine-args --page-size: `llmsim emulate` gives"),
         (["--tp-size", "2"], InputError, "--engine-args --tp-size"),
-        (["--speculative-algorithm", "EAGLE"], NotYetError, "--engine-args --speculative-algori"),
+        (["--speculative-algorithm", "EAGLE"], InputError, "--engine-args --speculative-algori"),
+        (["--hicache-size=3"], InputError, "--engine-args --hicache-size: `llmsim emulate` gives"),
+        (["--enable-lora"], NotYetError, "--engine-args --enable-lora: `llmsim emulate sglang`"),
     ],
 )
 def test_options_of_the_server_do_not_contradict(
@@ -123,7 +192,6 @@ def test_another_release_is_refused() -> None:
     [
         (["--engine-python", sys.executable], "has no SGLang"),
         (["--engine-args", "--port 1"], "--engine-args --port"),
-        (["--request-timeout", "5"], "clients that give up"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -136,10 +204,21 @@ def test_bad_input_is_one_sentence(
     assert "Traceback" not in error
 
 
-def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["emulate", "sglang", "--cluster-config", str(CLUSTER), "--", "vllm", "bench", "serve"]
-    assert main(words) == 2
-    assert "does not run before SGLang yet" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("path", "event", "tokens"),
+    [
+        ("/v1/completions", b'{"choices":[{"text":" t1 t2","token_ids":[1,2]}]}', 2),
+        ("/v1/chat/completions", b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', 0),
+        ("/v1/chat/completions", b'{"choices":[{"delta":{"content":" t1 t2 t3"}}]}', 3),
+        ("/v1/chat/completions", b'{"choices":[],"usage":{}}', 0),
+    ],
+)
+def test_tokens_of_a_clients_stream_are_counted(path: str, event: bytes, tokens: int) -> None:
+    """Chats refuse to tell token ids in a stream."""
+    asked = SglangApi().body({"stream": True}, path, "000000007")
+    assert asked["rid"] == "000000007"
+    assert ("return_token_ids" in asked) == (path == "/v1/completions")
+    assert SglangApi().tokens(event) == tokens
 
 
 class HeardChannel:
@@ -157,8 +236,42 @@ class HeardChannel:
     def received(self, name: str, tokens: int) -> None:
         self.said.append((name, tokens))
 
+    def left(self, names: list[str]) -> None:
+        self.said.append(("left", *names))
+
+    def produced(self, answers: list[Any]) -> None:
+        self.said += answers
+
+    def wait(self, until_ps: int) -> None:
+        self.said.append(until_ps)
+
+    def settles(self) -> None:
+        self.said.append("settle")
+
+    def goes_on(self) -> None:
+        pass
+
+    def asked_for(self) -> None:
+        self.said.append("asked for")
+
     def close(self) -> None:
         self.said.append("bye")
+
+
+class Letters(Messages):
+    """A message is a request, but "end" is the server's, and capitals say that a client left."""
+
+    def requests(self, message: Any) -> list[tuple[str, int]]:
+        return [(message, 3)] if message.islower() and message != "state?" else []
+
+    def left(self, message: Any) -> list[str]:
+        return [message.lower()] if message.isupper() else []
+
+    def asks(self, message: Any) -> bool:
+        return bool(message == "state?")
+
+    def ends_server(self, message: Any) -> bool:
+        return bool(message == "end")
 
 
 def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
@@ -170,7 +283,7 @@ def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
             messages.put("a")
 
     channel = Hears()
-    inbox = Inbox(channel, messages.get, lambda name: [(name, 3)], lambda name: name == "end")  # type: ignore[arg-type]
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
     assert channel.said == ["park", "unpark", ("a", 3)]
@@ -189,13 +302,38 @@ def test_a_server_that_ends_does_not_wait_for_the_clock(tmp_path: Path) -> None:
         listener.bind(str(path))
         listener.listen()
         messages: queue.Queue[str] = queue.Queue()
-        inbox = Inbox(Channel(str(path), 0), messages.get, lambda _: [], lambda _: True)
+        channel = Channel(str(path), 0)
+        inbox = Inbox(channel, messages.get, Letters())
         waits = threading.Thread(target=inbox.settle)
         waits.start()
         messages.put("end")
         waits.join(10)
         assert not waits.is_alive()
         assert inbox.take() == "end"
+
+
+def test_a_client_that_leaves_wakes_the_scheduler() -> None:
+    channel, messages = HeardChannel(), queue.Queue[str]()
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
+    messages.put("A")
+    inbox.park()
+    messages.put("end")
+    while channel.said[-1] != "bye":
+        inbox.park()
+        inbox.take()
+    assert [said for said in channel.said if "park" not in said] == [("left", "a"), "bye"]
+
+
+def test_a_question_is_answered_before_anything_else_comes() -> None:
+    """Who asks waits, and what is under way is the question."""
+    channel, messages = HeardChannel(), queue.Queue[str]()
+    inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
+    messages.put("state?")
+    inbox.park()
+    inbox.settle()
+    assert inbox.take() == "state?"
+    inbox.settle()
+    assert channel.said == ["park", "unpark", "asked for", "settle"]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:
@@ -245,18 +383,27 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
     reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
 )
 @pytest.mark.parametrize(
-    "options",
+    ("cluster", "options"),
     [
-        [],
-        ["--no-sglang-overlap", "--block-size", "16"],
+        (CLUSTER.name, []),
+        (CLUSTER.name, ["--no-sglang-overlap", "--block-size", "16"]),
+        (CLUSTER.name, ["--speculative-config", EAGLE]),
+        (CLUSTER.name, ["--endpoint", "chat", "--sglang-priority-scheduling"]),
+        ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
+        ("h100_llama31_70b_tp4_pp2.json", []),
+        ("h100_nemotron3_nano_tp2.json", []),
+        (RANKS, ["--request-routing-policy", "RR"]),
+        (CLUSTER.name, ["--enable-hierarchical-cache", "--num-gpu-blocks-override", "200"]),
+        (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4", *LONG_ANSWERS]),
     ],
 )
 def test_sglang_itself_is_the_simulation(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two emulations give the same bytes."""
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
-    given = ["--cluster-config", str(CLUSTER), "--dataset", DATASET, *options]
+    given = ["--cluster-config", str(CLUSTER.with_name(cluster)), *options]
+    given += [] if "--dataset" in options else ["--dataset", DATASET]
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         assert main([*words, *given, "--run-dir", str(folder)]) == 0
@@ -265,3 +412,25 @@ def test_sglang_itself_is_the_simulation(
     for name in ("client.json", "requests.parquet"):
         one, other = ((folder / name).read_bytes() for folder in folders)
         assert one == other
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize("backend", ["sglang-oai", "sglang-oai-chat"])
+def test_sglangs_own_load_generator_sees_what_its_server_gives(
+    backend: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
+    words += ["--cluster-config", str(CLUSTER), "--run-dir", str(tmp_path), "--"]
+    words += ["python", "-m", "sglang.benchmark.serving", "--backend", backend]
+    words += ["--base-url", "{base_url}", "--model", "{model}", "--tokenizer", "{tokenizer}"]
+    words += ["--dataset-name", "random-ids", "--random-input-len", "40", "--num-prompts", "8"]
+    words += ["--random-output-len", "9", "--request-rate", "20"]
+    words += ["--output-file", str(tmp_path / "own.jsonl"), "--output-details"]
+    assert main(words) == 0
+    own = json.loads((tmp_path / "own.jsonl").read_text(encoding="utf-8"))
+    seen = json.loads((tmp_path / "client.json").read_text(encoding="utf-8"))
+    assert (own["completed"], seen["completed"]) == (8, 9)  # the first one is a warm-up
+    assert own["ttfts"] == pytest.approx(seen["ttfts"][1:], abs=1e-6)

@@ -21,8 +21,7 @@ HELP = (
     "Run the engine's own server in virtual time, without a GPU (docs/how-to/emulate.md). "
     "The server is unmodified; its steps take the simulated times of the cluster file's devices. "
     "The command takes every option of `llmsim run` that describes deployment and workload. "
-    "Words after -- are the command of a client that sends requests in place of --dataset, "
-    "which runs before vLLM alone."
+    "Words after -- are the command of a client that sends requests in place of --dataset."
 )
 CLIENT = "llmsim emulate: client"
 """Where the words after `--` stand in the context."""

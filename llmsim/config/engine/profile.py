@@ -323,6 +323,8 @@ class EngineProfile(Struct, frozen=True):
     of every step.
     """
     cudagraph_mode: str = "NONE"
+    abort_latency_ns: int = 0
+    """What the API server waits until it tells the engine that the client of a stream has gone."""
     launch_ns: int = 0
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python.
     """
@@ -518,6 +520,7 @@ def load_profile(name: str) -> EngineProfile:
             }
         ),
         options=tuple(schedule.get("options", ())),
+        abort_latency_ns=schedule.get("abort_latency_ns", 0),
         second_token_budget=schedule.get("second_token_budget", False),
         frees_chunks=schedule.get("frees_chunks", False),
         async_stages=schedule.get("async_stages", False),

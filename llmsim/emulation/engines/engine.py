@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.openai_api import OpenAiApi
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 
@@ -19,8 +21,12 @@ class Endpoint(Protocol):
     path: str
     """Of requests that stream their answers."""
 
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
-        """The JSON of a request; `prompt_alone` asks for one token of its answer."""
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request; `prompt_alone` asks for one token of its answer, and `rank` for
+        a data-parallel rank, which a header names, too.
+        """
         ...
 
     def tokens(self, event: bytes) -> int:
@@ -35,8 +41,13 @@ class Engine(Protocol):
     """As on the command line."""
     title: str
     """As its makers write it."""
-    takes_client: bool
-    """Whether a client of its own may send the requests."""
+    before_client: str
+    """What a client runs before its program, as lines of Python."""
+
+    @property
+    def openai(self) -> OpenAiApi:
+        """For a client of its own."""
+        ...
 
     def options(self) -> list[str]:
         """Options of `llmsim run` that hold unless others are given."""
@@ -62,8 +73,20 @@ class Engine(Protocol):
         """How clients talk to such a server."""
         ...
 
+    def ranks_requests(self, server: EngineServer) -> bool:
+        """Whether the server reads the priorities of a trace."""
+        ...
+
+    def drafts_after(self, speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+        """How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+        ...
+
     def settings(self, server: EngineServer) -> dict[str, object]:
         """What the server's processes have to know beside the clock."""
+        ...
+
+    def program(self, name: str, python: Path) -> list[str]:
+        """The words in place of a program of the engine's own; none: it has no such program."""
         ...
 
     def environment(

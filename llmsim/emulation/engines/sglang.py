@@ -4,20 +4,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.config.engine.options import SGLANG_POLICIES, SGLANG_RETRACTIONS
 from llmsim.config.engine.schedulers import SGLANG
-from llmsim.config.errors import InputError, NotYetError
-from llmsim.emulation.engines.engine import Endpoint, RefusedError
+from llmsim.config.errors import NotYetError
+from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
+from llmsim.emulation.engines.sglang_api import Generate, SglangApi
+from llmsim.emulation.engines.sglang_flags import (
+    ALGORITHMS,
+    TOKENS_ALONE,
+    check_words,
+    server_flags,
+)
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
+from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
-from llmsim.scheduling.conformance.sglang.platform import write_model
-from llmsim.scheduling.conformance.vllm.request import LiveRequest
+from llmsim.scheduling.conformance.sglang.platform import TOKEN_IDS, write_model
 
 RELEASES = ("0.5.23",)
 """Releases whose classes the plug-in wraps."""
@@ -29,97 +33,40 @@ _BEFORE_IMPORTS = """from llmsim.emulation.in_engine.sglang.stand_ins import ins
 install()
 """
 """Python runs a module `sitecustomize` before a program."""
-_PERMILLE = 1000
-_NOT_EMULATED = (
-    "--dp-size",
-    "--enable-dp-attention",
-    "--ep-size",
-    "--pp-size",
-    "--nnodes",
-    "--speculative-",
-    "--enable-hierarchical-cache",
-    "--hicache-",
-    "--disaggregation-",
-    "--enable-lora",
-    "--tokenizer-worker-num",
-    "--enable-priority-scheduling",
-)
-"""Flags, and beginnings of flags, of what `llmsim emulate sglang` does not run."""
+_BEFORE_CLIENT = """from llmsim.emulation.in_engine.sglang.stand_ins import install_for_client
 
-
-class _Meta(msgspec.Struct, frozen=True):
-    finish_reason: dict[str, Any] | None = None
-
-
-class _Event(msgspec.Struct):
-    output_ids: list[int] = []
-    meta_info: _Meta = _Meta()
-    error: dict[str, Any] | None = None
-
-
-_events = msgspec.json.Decoder(_Event)
-
-
-class Generate:
-    """SGLang's own endpoint, with token ids in place of text."""
-
-    path = "/generate"
-
-    def __init__(self, max_model_len: int) -> None:
-        """`max_model_len`: tokens of a prompt with its answer, at most."""
-        self._max_model_len = max_model_len
-
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
-        """The JSON of a request, under our name."""
-        end: dict[str, Any] = {"max_new_tokens": one.output_tokens, "ignore_eos": True}
-        if one.stops:
-            room = max(self._max_model_len - one.input_tokens, 1)
-            last = one.output(one.output_tokens - 1)
-            end = {"max_new_tokens": room, "stop_token_ids": [last]}
-        sampling = {"temperature": 0, **end}
-        return {
-            "rid": one.name,
-            "input_ids": one.prompt(),
-            "sampling_params": sampling,
-            "stream": True,
-        }
-
-    def tokens(self, event: bytes) -> int:
-        """How many tokens an event brings; RefusedError where SGLang refuses the request."""
-        heard = _events.decode(event)
-        if heard.error is not None:
-            raise RefusedError(str(heard.error.get("message", heard.error)))
-        return len(heard.output_ids)
+install_for_client()
+"""
 
 
 class Sglang:
     """SGLang, through its plug-ins and a module that Python runs before each of its processes."""
 
-    name, title = "sglang", "SGLang"
-    takes_client = False
+    name, title, before_client = "sglang", "SGLang", _BEFORE_CLIENT
+    openai = SglangApi()
 
     def options(self) -> list[str]:
         """The scheduler is SGLang's."""
         return ["--scheduler", SGLANG]
 
     def check(self, prepared: Prepared, engine_args: Sequence[str]) -> None:
-        """One instance that SGLang runs by itself, and no option of the server that contradicts."""
+        """Instances that SGLang runs as the simulation does, and no option of the server that
+        contradicts.
+        """
         lowered = prepared.lowered
-        groups = lowered.groups
         tiers = prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
-        for is_so, what in (
-            (len(groups) > 1, "several instances"),
-            (tiers, "KV tiers"),
-            (prepared.workload.may_give_up, "clients that give up"),
-            (prepared.workload.priority is not None, "priorities of the trace"),
-            *_of_group(groups[0]),
-        ):
-            if is_so:
-                raise NotYetError(
-                    f"{what}: `llmsim emulate sglang` runs one instance without pipeline stages, "
-                    "on the scheduler sglang; `llmsim run` simulates the cluster file as it is"
-                )
-        _check_words(groups[0], engine_args)
+        _refuse(tiers, "KV tiers")
+        for group in lowered.groups:
+            _check_group(group)
+            _refuse(
+                bool(lowered.lockstep_groups) and copies_of(group) is not None,
+                "HiCache with data-parallel attention",
+            )
+            check_words(group, engine_args, len(lowered.groups) if lowered.lockstep_groups else 1)
+        _refuse(
+            len(lowered.groups) > 1 and prepared.simulation.router.name == "VLLM_DP",
+            "several instances behind the router VLLM_DP",
+        )
 
     def version(self, python: Path) -> str:
         """The version of SGLang that this interpreter has; InputError where it has none."""
@@ -137,11 +84,36 @@ class Sglang:
     def endpoint(self, server: EngineServer) -> Endpoint:
         """SGLang's own."""
         assert server.first.scheduler is not None, "engine_stages looked"
-        return Generate(server.first.scheduler.kv.max_model_len)
+        longest = server.first.scheduler.kv.max_model_len
+        return Generate(longest, ranks_requests=self.ranks_requests(server))
+
+    def ranks_requests(self, server: EngineServer) -> bool:
+        """With `sglang_priority_scheduling`."""
+        scheduler = server.first.scheduler
+        assert scheduler is not None, "engine_stages looked"
+        return bool(scheduler.parameters["priorities"])
+
+    def drafts_after(self, speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+        """The drafter reads prompts in one pass, and drafts ahead of verifications."""
+        has_prompts = any(drafts == 0 for _, _, _, drafts, *_ in items)
+        return min(1, speculation.tokens) if has_prompts else speculation.tokens
 
     def settings(self, server: EngineServer) -> dict[str, object]:
-        """The plug-in knows all it needs."""
-        return {}
+        """What the plug-in has to know beside the clock."""
+        group = server.first
+        assert group.scheduler is not None, "engine_stages looked"
+        speculation = group.engine.speculation
+        return {
+            "width": 1 if speculation is None else speculation.verified,
+            "ranks": len(server.groups),
+            "stages": group.layout.pp,
+            "copies": copies_of(group),
+            "keeps_states": group.scheduler.state_pool.slots > 0,
+        }
+
+    def program(self, name: str, python: Path) -> list[str]:
+        """There is none: its clients are modules of Python."""
+        return []
 
     def environment(
         self, server: EngineServer, settings: dict[str, object], folder: Path
@@ -162,89 +134,71 @@ class Sglang:
         }
 
     def command(self, python: Path, server: EngineServer, model: Path, port: int) -> list[str]:
-        """The server takes token ids, and answers with them."""
+        """The server takes token ids, and answers with them; where the folder `model` has a
+        tokenizer, it speaks its words.
+        """
         group = server.first
         assert group.scheduler is not None, "engine_stages looked"
-        folder = write_model(model, group.scheduler.kv.max_model_len, 0, 0)
+        has_words = (model / "tokenizer.json").exists()
+        vocabulary = WORDS if has_words else TOKEN_IDS
+        scheduler = group.scheduler
+        folder = write_model(
+            model,
+            scheduler.kv.max_model_len,
+            scheduler.window_pool.window,
+            scheduler.state_pool.prompt_interval if scheduler.state_pool.slots > 0 else 0,
+            vocabulary,
+        )
         words = ["--host", "127.0.0.1", "--port", str(port)]
+        words += [] if has_words else TOKENS_ALONE
         return [
             *[str(python), "-m", "sglang.launch_server", "--model-path", folder],
-            *_options(group),
+            *server_flags(group, folder, len(server.groups)),
             *words,
         ]
 
 
-def _of_group(group: LoweredGroup) -> list[tuple[bool, str]]:
-    """What a group may have that is not emulated."""
+def copies_of(group: LoweredGroup) -> dict[str, int] | None:
+    """What copies to host memory and back take, each and for each token; None: there are none."""
+    assert group.scheduler is not None, "the caller looked"
+    cache = group.scheduler.host_cache
+    if cache.pages == 0:
+        return None
+    return {
+        "latency_ps": cache.copy_latency_ps,
+        "write_ps": cache.write_ps_per_token,
+        "load_ps": cache.load_ps_per_token,
+    }
+
+
+def _check_group(group: LoweredGroup) -> None:
+    """NotYetError for what an instance may have that is not emulated."""
     engine, scheduler = group.engine, group.scheduler
     if scheduler is None:
-        return [(True, "an instance that gets no requests")]
-    if engine.scheduler != SGLANG:
-        return [(True, f"--scheduler {engine.scheduler}")]
-    return [
+        _refuse(True, "an instance that gets no requests")
+        return
+    _refuse(engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}")
+    windows = scheduler.window_pool.window > 0
+    method = None if engine.speculation is None else engine.speculation.method
+    for is_so, what in (
         (group.native.role != _native.Role.BOTH, "pd_type"),
-        (group.layout.pp > 1, "pipeline stages (pp_size)"),
-        (engine.speculation is not None, "speculative decoding"),
-        (engine.endpoint is not None, "--endpoint"),
+        (group.layout.pp > 1 and method is not None, "speculative_config on pipeline stages"),
+        (method is not None and method not in ALGORITHMS, f"speculative_config of {method}"),
         (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
         (scheduler.decode_only, "--skip-prefill"),
-        (scheduler.window_pool.window > 0, "layers with a window"),
-        (scheduler.state_pool.slots > 0, "layers that keep states"),
-        (scheduler.host_cache.pages > 0, "HiCache"),
-        (bool(scheduler.parameters["priorities"]), "sglang_priority_scheduling"),
-    ]
-
-
-def _options(group: LoweredGroup) -> list[str]:
-    """The engine's options as flags; the server has one process for all ranks of the group."""
-    engine, scheduler = group.engine, group.scheduler
-    assert scheduler is not None, "engine_stages looked"
-    kv, parameters = scheduler.kv, scheduler.parameters
-    chunk = scheduler.max_num_scheduled_tokens if engine.enable_chunked_prefill else -1
-    values: dict[str, object] = {
-        "--served-model-name": group.info.model_name,
-        "--load-format": "dummy",
-        "--device": "cpu",
-        "--attention-backend": "torch_native",
-        "--sampling-backend": "pytorch",
-        "--mem-fraction-static": 0.8,
-        "--random-seed": 1,
-        "--log-level": "warning",
-        "--page-size": kv.block_size,
-        "--max-total-tokens": (kv.num_blocks - 1) * kv.block_size,
-        "--context-length": kv.max_model_len,
-        "--chunked-prefill-size": chunk,
-        "--max-prefill-tokens": parameters["max_prefill_tokens"],
-        "--max-running-requests": engine.max_num_seqs,
-        "--schedule-policy": SGLANG_POLICIES[parameters["policy"]],
-        "--retraction-policy": SGLANG_RETRACTIONS[parameters["retraction_policy"]],
-        "--schedule-conservativeness": parameters["conservativeness"] / _PERMILLE,
-        "--scheduler-recv-interval": parameters["recv_interval"],
-    }
-    flags = ["--skip-tokenizer-init", "--disable-cuda-graph", "--skip-server-warmup"]
-    flags += ["--incremental-streaming-output"]
-    for is_so, flag in (
-        (not engine.enable_prefix_caching, "--disable-radix-cache"),
-        (not parameters["overlap"], "--disable-overlap-schedule"),
-        (bool(parameters["mixed_chunk"]), "--enable-mixed-chunk"),
+        (scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend"),
+        (
+            scheduler.host_cache.pages > 0 and (windows or scheduler.state_pool.slots > 0),
+            "HiCache of layers with windows or states",
+        ),
+        (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
     ):
-        if is_so:
-            flags.append(flag)
-    return [*(str(part) for pair in values.items() for part in pair), *flags]
+        _refuse(is_so, what)
 
 
-def _check_words(group: LoweredGroup, engine_args: Sequence[str]) -> None:
-    """Options of the server itself neither repeat nor contradict those that are derived."""
-    ours = {word for word in _options(group) if word.startswith("--")}
-    ours |= {"--model-path", "--model", "--host", "--port", "--tp-size", "--tensor-parallel-size"}
-    for word in engine_args:
-        flag = word.split("=")[0]
-        if flag.startswith(_NOT_EMULATED):
-            raise NotYetError(
-                f"--engine-args {flag}: `llmsim emulate sglang` does not run this; leave it out"
-            )
-        if flag in ours:
-            raise InputError(
-                f"--engine-args {flag}: `llmsim emulate` gives the server this option itself, as "
-                "the cluster file and the options of `llmsim run` say; change it there"
-            )
+def _refuse(is_so: bool, what: str) -> None:
+    if is_so:
+        raise NotYetError(
+            f"{what}: `llmsim emulate sglang` runs instances without roles, on "
+            "the scheduler sglang; `llmsim run` simulates the cluster file as it is"
+        )

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import NotYetError
+from llmsim.emulation.devices import drafts_by_sequences
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
 from llmsim.emulation.requests import VOCABULARY
@@ -49,8 +51,10 @@ class Completions:
 
     path = "/v1/completions"
 
-    def body(self, one: LiveRequest, model: str, *, prompt_alone: bool) -> dict[str, Any]:
-        """The JSON of a request."""
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request; the header names its rank."""
         tokens = 1 if prompt_alone else one.output_tokens
         end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
         if one.stops and not prompt_alone:
@@ -64,14 +68,31 @@ class Completions:
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings."""
-        return sum(len(one.token_ids or ()) for one in _chunks.decode(event).choices)
+        return token_ids_of(event)
+
+
+class VllmApi:
+    """A stream tells its token ids where it is asked to; the name goes as a header."""
+
+    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+        """The JSON of a request that a client has sent to `path`."""
+        return asked | {"return_token_ids": True} if asked.get("stream") else asked
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event brings."""
+        return token_ids_of(event)
+
+
+def token_ids_of(event: bytes) -> int:
+    """How many token ids stand in an event of a streamed answer."""
+    return sum(len(one.token_ids or ()) for one in _chunks.decode(event).choices)
 
 
 class Vllm:
     """vLLM, through its plug-in points."""
 
-    name, title = "vllm", "vLLM"
-    takes_client = True
+    name, title, before_client = "vllm", "vLLM", ""
+    openai = VllmApi()
 
     def options(self) -> list[str]:
         """There are none: vLLM's scheduler is the default."""
@@ -102,6 +123,14 @@ class Vllm:
         """OpenAI's."""
         return Completions()
 
+    def ranks_requests(self, server: EngineServer) -> bool:
+        """With `--scheduling-policy priority`."""
+        return server.first.engine.scheduling_policy == "priority"
+
+    def drafts_after(self, speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+        """By the number of sequences."""
+        return drafts_by_sequences(speculation, items)
+
     def settings(self, server: EngineServer) -> dict[str, object]:
         """What the plug-in has to know beside the clock."""
         group = server.first
@@ -113,6 +142,10 @@ class Vllm:
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
             "v2_runner": bool(group.engine.use_v2_model_runner),
         }
+
+    def program(self, name: str, python: Path) -> list[str]:
+        """`vllm` is there where no such program is installed, too."""
+        return vllm_command(python) if name == "vllm" else []
 
     def environment(
         self, server: EngineServer, settings: dict[str, object], folder: Path

@@ -46,6 +46,10 @@ class Channel:
         """It has something to do again."""
         self._said(["unpark"])
 
+    def asked_for(self) -> None:
+        """Somebody waits for an answer of the engine core itself, which does not settle before."""
+        self._said(["asked for"])
+
     def received(self, request: str, tokens: int) -> None:
         """A request that a client sent is here, with so many tokens."""
         self._said(["received", request, tokens])
@@ -94,16 +98,25 @@ class Channel:
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""
-        self._asked(["settle"])
+        self.settles()
+        self.goes_on()
 
-    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]], int]:
+    def settles(self) -> None:
+        """It waits until no message is under way; `goes_on` tells when that is so."""
+        self._said(["settle"])
+
+    def step(
+        self, items: list[list[Any]], waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]], int]:
         """The end in ps of a step of these items, or in lock-step its number, the tokens that it
-        gives each of them, and when its workers look for KV that has moved.
+        gives each of them, and when its workers look for KV that has moved. `waits`: what copies it
+        waits for (`Devices.step`).
 
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
-        end_ps, tokens, looks_ps = self._asked(["step", items])
+        message = ["step", items] if waits is None else ["step", items, waits]
+        end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
 
     def drafts(self) -> list[int]:
@@ -128,6 +141,26 @@ class Channel:
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
+    def meet(self, *, begins: bool = False) -> None:
+        """Returns when all ranks in lock-step have come here; `begins`: the next batch is formed of
+        what this rank knows now.
+        """
+        self._asked(["meet", begins])
+
+    def idles(self) -> None:
+        """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""
+        self._said(["idle"])
+
+    def dozes(self, until_ps: int) -> None:
+        """It has nothing to do before that time; `goes_on` tells when it is there."""
+        self._said(["doze", until_ps])
+
+    def goes_on(self) -> None:
+        """Returns when there is something to do: here (`unpark`), at another rank, or at the time
+        of `dozes`; or when it has settled, or is `asked_for` something.
+        """
+        self._heard()
+
     def wait(self, until_ps: int) -> None:
         """Returns at that virtual time."""
         self._asked(["wait", until_ps])
@@ -149,6 +182,9 @@ class Channel:
 
     def _asked(self, message: list[Any]) -> Any:
         self._said(message)
+        return self._heard()
+
+    def _heard(self) -> Any:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")

@@ -18,6 +18,7 @@ import msgspec
 from llmsim.emulation.load import Answer
 from llmsim.emulation.requests import request_name
 from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.openai_api import OpenAiApi
 
 LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")
@@ -123,17 +124,6 @@ class _Exchange:
     task: "asyncio.Task[None] | None" = None
 
 
-class _Token(msgspec.Struct):
-    token_ids: list[int] | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Token] = []
-
-
-_chunks = msgspec.json.Decoder(_Chunk)
-
-
 class Relay:
     """Listens where the client takes the server to be."""
 
@@ -143,11 +133,13 @@ class Relay:
         api_ps: Callable[[int, int], int],
         heard: Callable[[int, int], None],
         stages: Sequence[Stage],
+        api: OpenAiApi,
     ) -> None:
         """`api_ps`: what the API server of a group takes for so many tokens; `heard`: called with
         row and tokens of a request that has reached an engine core; `stages`: the servers in the
-        order in which requests pass them.
+        order in which requests pass them; `api`: how they are talked to.
         """
+        self._api = api
         self._clock, self._api_ps, self._heard = clock, api_ps, heard
         self._stages = stages
         self.passed: dict[int, list[int]] = {}
@@ -310,8 +302,8 @@ class Relay:
             limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
             self.output_tokens[one.row] = limit if isinstance(limit, int) else 0
             one.streams = bool(asked.get("stream"))
-            if one.streams:
-                one.body = _json.encode(asked | {"return_token_ids": True})
+            path = one.head[0].decode("latin-1").split()[1]
+            one.body = _json.encode(self._api.body(asked, path, request_name(one.row)))
             self._pass_on(one)
             return
         one.stage = len(self._stages) - 1
@@ -484,10 +476,7 @@ class Relay:
     def _read(self, one: _Exchange, data: bytes) -> None:
         """A part of an answer in parts: the tokens in it are no longer under way."""
         tokens = sum(
-            len(choice.token_ids or ())
-            for line in data.split(b"\n")
-            if line.startswith(b"data: {")
-            for choice in _chunks.decode(line[6:]).choices
+            self._api.tokens(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")
         )
         if tokens and one.streams:
             one.tells = True

@@ -16,7 +16,7 @@ from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWrite
 from llmsim.emulation.timekeeping.asleep import Sleepers
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
-from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
+from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
@@ -44,7 +44,7 @@ class Steps(Protocol):
         """The workers post reads of KV for so long, before they launch the next step."""
         ...
 
-    def step(self, items: list[list[Any]], now_ps: int) -> Begun:
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
         """The next step (`Channel.step`)."""
         ...
 
@@ -119,8 +119,12 @@ class Keeper:
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
+        self._dozing: set[Actor] = set()
+        """Engine cores that wait for a time or for something to do."""
         self._leaving: set[int] = set()
         """Requests whose engine core has still to hear that their clients have left."""
+        self._left: set[int] = set()
+        """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
@@ -183,6 +187,18 @@ class Keeper:
         self._wake()
         return await self._clients_wake
 
+    async def engines_end(self) -> None:
+        """Returns when no engine core has anything left to do."""
+        waits = asyncio.create_task(self.clients_wait(None))
+        while self._engines_work() and not self.time.degraded:
+            await asyncio.sleep(_TICK_S)
+        waits.cancel()
+
+    def _engines_work(self) -> bool:
+        return any(
+            one.doing is not Doing.WAITS or one.until_ps is not None for one in self._steps_of
+        )
+
     def clients_work(self) -> None:
         """Something has come for the clients: they look at it before time moves."""
         waiter = self._clients_wake
@@ -203,6 +219,7 @@ class Keeper:
     def leaves(self, row: int) -> None:
         """The client of a request that its engine core has still to end leaves the server."""
         self._leaving.add(row)
+        self._left.add(row)
         self.sent()
 
     def refused(self) -> None:
@@ -305,6 +322,7 @@ class Keeper:
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        self._dozing.discard(actor)
         is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
         self._may_wake_client()
@@ -376,7 +394,8 @@ class Keeper:
         if kind == "empty step":
             self._steps_of[actor].empty_step()
             return
-        self._answer(actor, list(self._steps_of[actor].step(rest[0], self.time.now_ps)))
+        begun = self._steps_of[actor].step(rest[0], self.time.now_ps, *rest[1:])
+        self._answer(actor, list(begun))
 
     def _post_reads(self, actor: Actor, posts_ps: int) -> None:
         self._steps_of[actor].posts_reads(posts_ps, self.time.now_ps)
@@ -390,8 +409,20 @@ class Keeper:
                 self.time.settles(actor)
             case "park":
                 self.time.waits(actor, None)
+            case "asked for":
+                if actor.doing is Doing.SETTLES:
+                    self.time.works(actor)
+                    self._answer(actor, None)
+            case "doze":
+                self.time.waits(actor, rest[0])
+                self._dozing.add(actor)
             case "unpark":
                 self.time.works(actor)
+                if actor in self._dozing:
+                    self._dozing.remove(actor)
+                    self._answer(actor, None)
+                if self._ranks is not None:
+                    self._ranks.stirs(actor)
 
     def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
@@ -456,6 +487,8 @@ class Keeper:
         self._wake()
 
     def _under_way(self, name: str, tokens: int, ended: bool) -> int:
+        if row_of(name) in self._left:
+            return 0
         return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
 
     def _wake(self) -> None:
@@ -481,6 +514,7 @@ class Keeper:
                 self._answer(actor, self._looks.pop(actor))
             else:
                 self._may_wake_client()
+                self._dozing.discard(actor)
                 number, _ = self._waiting.pop(actor, (None, None))
                 self._answer(actor, None if number is None else [number, None])
         if self._moves.actor in woken:

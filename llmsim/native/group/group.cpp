@@ -197,7 +197,8 @@ void Group::mark_referred(std::vector<bool>& requests) const {
 void Group::abort(RequestId request, Ps now) {
   const bool reads = !api_servers_.empty() && api_servers_[process_of(request)]->tokenizes(request);
   if (reads) return left_early_.push_back(request);
-  note_arrival(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
+  const Ps seen = now + config_.api_latency + config_.abort_latency;
+  note_arrival(aborts_, {std::max(seen, log_.queued[request]), request});
 }
 
 // One that the engine has not seen yet waits for the next batch, before which it is added and

@@ -71,6 +71,7 @@ struct GroupConfig {
                              // (Model Runner V1)
   Role role = Role::kBoth;
   Ps api_latency = 0;                    // from a request's arrival until the engine sees it
+  Ps abort_latency = 0;                  // and more of it until it learns that a client has gone
   std::int32_t max_queued_requests = 0;  // that wait; more are turned away; 0: no limit
   std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
   Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
@@ -122,8 +123,8 @@ class Group final : public Entity, public StepSink {
   void streamed(std::size_t process, const StepAnswers& answers, Ps now);
   // Processes of its API server; none where it takes no time. Each is entered into the loop.
   const std::vector<std::unique_ptr<ApiServer>>& api_servers() const { return api_servers_; }
-  // The client of a request that was received has gone; the engine learns it api_latency later, and
-  // acts on it before the next outputs or the next batch.
+  // The client of a request that was received has gone; the engine learns it api_latency and
+  // abort_latency later, and acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
 
   Outlook outlook(const Event& event) const override {

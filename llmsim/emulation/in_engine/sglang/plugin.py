@@ -9,10 +9,12 @@ import sys
 import tempfile
 import time as real
 from pathlib import Path
+from typing import Any
 
 from llmsim.emulation.in_engine.clock import ClockPage, TimeModule
 from llmsim.emulation.in_engine.plugin import SETTINGS, settings
 
+_LOOK_MS = 100
 STAMPED = (
     "sglang.srt.observability.req_time_stats",
     "sglang.srt.managers.schedule_batch",
@@ -31,9 +33,12 @@ def general() -> None:
     given = settings()
     _stamp_virtual_times(ClockPage(given["clock"]))
     _keep_loads_beside_sockets()
+    _abort_at_once()
+    if given["ranks"] > 1:
+        _let_controller_wait()
     from llmsim.emulation.in_engine.sglang.scheduler import hook_scheduler
 
-    hook_scheduler(given["socket"], given["first_engine"])
+    hook_scheduler(given)
 
 
 def _stamp_virtual_times(clock: ClockPage) -> None:
@@ -61,3 +66,36 @@ def _keep_loads_beside_sockets() -> None:
         return str(Path(tempfile.gettempdir()) / Path(path_of(instance)).name)
 
     load_snapshot.shm_path_for = shm_path_for
+
+
+def _abort_at_once() -> None:
+    """SGLang waits behind the end of a stream before it tells the scheduler that its client has
+    left. Here clients wait so long, in virtual time, before they close their connections.
+    """
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from starlette.background import BackgroundTask
+
+    def create_abort_task(self: Any, obj: Any) -> Any:
+        return BackgroundTask(_aborts, self, obj.rid)
+
+    TokenizerManager.create_abort_task = create_abort_task
+
+
+async def _aborts(manager: Any, name: str) -> None:
+    """Nothing happens where the request has its answer."""
+    manager.abort_request(name)
+
+
+def _let_controller_wait() -> None:
+    """The controller of ranks looks for messages without a pause; that would count as progress, and
+    take a core.
+    """
+    from sglang.srt.managers import data_parallel_controller
+
+    receive = data_parallel_controller.sock_recv
+
+    def sock_recv(source: Any, flags: int = 0) -> Any:
+        source.poll(_LOOK_MS)
+        return receive(source, flags)
+
+    data_parallel_controller.sock_recv = sock_recv

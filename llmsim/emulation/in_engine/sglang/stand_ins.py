@@ -5,6 +5,7 @@ It imports nothing but modules of the standard library: helpers of Python's own 
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Sequence
@@ -51,3 +52,12 @@ def install() -> None:
     if not any(_OWN_HELPER in word for word in sys.orig_argv):
         die_with_own()
     sys.meta_path[:0] = [StandInFinder(), _WithoutTorchvision()]
+
+
+def install_for_client() -> None:
+    """SGLang's load generators import the modules of its kernels, too; stand-ins take the place of
+    those that the client's interpreter does not have.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        sys.meta_path.insert(0, _WithoutTorchvision())
+    sys.meta_path.append(StandInFinder())

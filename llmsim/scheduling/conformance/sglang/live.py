@@ -114,7 +114,8 @@ def their_steps(case: Case) -> Iterator[Case]:
         states.use_stand_in()
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
-        copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
+        copies = host_copies.Copies(case["config"]["hicache_copy_ps"])
+        host_copies.use_stand_in(copies)
         if case["config"].get("hicache_storage_backend") is not None:
             copies.storage = host_storage.use_stand_in(case["config"])
     with tempfile.TemporaryDirectory() as folder:
