@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from llmsim.emulation.engines.engine import RefusedError
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 
 class _Meta(msgspec.Struct, frozen=True):
