@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "group/posted_reads.h"
 #include "kv_transfer/kv_transfer.h"
 #include "kv_transfer/outside_transfers.h"
-#include "kv_transfer/posted_reads.h"
 #include "network/shared_network.h"
 
 using namespace nanobind::literals;
