@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.emulation.engines.vllm import vllm_command
 from llmsim.emulation.in_client.virtual_time import SETTINGS
@@ -51,6 +52,7 @@ def client_environment(
     """What puts a Python program under the clock, and tells it where the server is."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_INSTALL, encoding="utf-8")
+    waits = _waits_library()
     settings = {
         "clock": str(keeper.clock_path),
         "socket": str(keeper.socket_path),
@@ -60,6 +62,9 @@ def client_environment(
     return {
         **environment,
         SETTINGS: json.dumps(settings),
+        "LD_PRELOAD": " ".join(filter(None, [str(waits), environment.get("LD_PRELOAD", "")])),
+        "LLMSIM_EMULATION_CLOCK": str(keeper.clock_path),
+        "LLMSIM_EMULATION_WAITS": str(keeper.threads.waits.path),
         "PYTHONPATH": os.pathsep.join([str(folder), environment["PYTHONPATH"]]),
         "VLLM_PLUGINS": "llmsim",  # its time is that of the whole process
         "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
@@ -67,6 +72,16 @@ def client_environment(
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
+
+
+def _waits_library() -> Path:
+    """The library that makes the timed waits of libc virtual, which is built beside the core."""
+    found = Path(_native.__file__).with_name("llmsim_client_waits.so")
+    if not found.exists():
+        raise InputError(
+            f"-- is followed by a client, which needs {found}; build llmsim again on Linux"
+        )
+    return found
 
 
 @contextmanager

@@ -46,12 +46,23 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _own_seconds(pid: int) -> float | None:
-    """None: it has ended, whether or not somebody has heard of it."""
+def parent_of(pid: int) -> int | None:
+    """The process that has started it; None: it has ended."""
+    fields = _fields(pid)
+    return None if fields is None else int(fields[1])
+
+
+def _fields(pid: int) -> list[str] | None:
+    """What the kernel says of a process behind its name; None: it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     except OSError:
         return None
-    if fields[0] in _ENDED:
+
+
+def _own_seconds(pid: int) -> float | None:
+    """None: it has ended, whether or not somebody has heard of it."""
+    fields = _fields(pid)
+    if fields is None or fields[0] in _ENDED:
         return None
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -4,6 +4,8 @@ import threading
 from concurrent.futures import thread
 from typing import Any
 
+from llmsim.emulation.in_client.wall import waits_for_clock, wall_clock
+
 _LOOKS, _LOOK_S = 20, 0.005
 """How often and how long a thread is looked at before it counts as one that waits."""
 _IDLE_SHARE = 0.05
@@ -78,7 +80,7 @@ class Helpers:
     def _moves(self, piece: Piece) -> bool:
         """Whether it is done without anybody's help: it does not wait, and a thread is free."""
         if piece.blocked or piece.thread:
-            return not piece.blocked
+            return not piece.blocked and not waits_for_clock(piece.thread)
         taken = sum(one.pool is piece.pool and one.blocked for one in self._pieces)
         return bool(taken < piece.pool._max_workers)
 
@@ -88,7 +90,8 @@ class Helpers:
         """
         began_ns = _computed_ns(piece.thread)
         for _ in range(_LOOKS):
-            self._turn.wait(_LOOK_S)
+            with wall_clock():
+                self._turn.wait(_LOOK_S)
             if self._first() is not piece:
                 return False
             if not _sleeps(piece.thread):
