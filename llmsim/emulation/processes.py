@@ -37,12 +37,20 @@ def computed_since(before: Mapping[int, float], now: Mapping[int, float]) -> flo
 def descendants(pid: int) -> list[int]:
     """The processes that it has started, and those that they have started; parents come first."""
     found: list[int] = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The processes that it has started itself; none where it has ended."""
+    found: list[int] = []
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text(encoding="ascii").split():
-                found += [int(child), *descendants(int(child))]
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
     except OSError:
-        pass  # it has ended
+        pass
     return found
 
 

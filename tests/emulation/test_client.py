@@ -24,7 +24,8 @@ from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.servers.relay import Relay, prompt_tokens
-from llmsim.emulation.timekeeping.keeper import SEVERAL, Keeper
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, WAKE_OTHERS
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 

@@ -28,8 +28,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmsim.emulation.in_client.pools import Helpers, count_pools, current_piece
-from llmsim.emulation.in_client.wall import wall_clock
-from llmsim.emulation.in_engine.clock import PS_PER_S, ClockPage, TimeModule
+from llmsim.emulation.in_client.wall import ThreadClock, wall_clock
+from llmsim.emulation.in_engine.clock import PS_PER_S, TimeModule
 from llmsim.emulation.in_engine.parent import die_with
 
 SETTINGS = "LLMSIM_EMULATION_CLIENT"
@@ -218,7 +218,7 @@ class Process:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.clock = ClockPage(settings["clock"])
+        self.clock = ThreadClock()
         self.connections = Connections(settings["port"])
         self.helpers = Helpers()
         self.real_connect: Any = socket.socket.connect
@@ -300,7 +300,9 @@ class Process:
         ready = select.poll()
         for descriptor, kind in descriptors:
             ready.register(descriptor, kind)
-        if descriptors and ready.poll(0):
+        with wall_clock():
+            found = ready.poll(0)
+        if found:
             return True
         self.helpers.settle()
         waiter = self.waiter()

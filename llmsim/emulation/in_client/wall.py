@@ -13,7 +13,22 @@ from typing import Any
 _process = ctypes.PyDLL(None)
 _more: Any = getattr(_process, "llmsim_real_waits", None)
 _waits: Any = getattr(_process, "llmsim_waits", None)
+_now_ps: Any = getattr(_process, "llmsim_now_ps", None)
 """None: the library is not there, and all waits are those of the wall."""
+
+
+if _now_ps is not None:
+    _now_ps.restype = ctypes.c_int64
+
+
+class ThreadClock:
+    """The virtual time as the present thread sees it: each of its looks for something without
+    waiting takes a microsecond.
+    """
+
+    def now_ps(self) -> int:
+        """In ps."""
+        return int(_now_ps())
 
 
 def waits_for_clock(thread: int) -> bool:

@@ -399,7 +399,7 @@ class Relay:
                 connection.requests.remove(exchange)
                 if (header(exchange.head, "connection") or "").lower() == "close":
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

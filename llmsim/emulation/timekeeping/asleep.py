@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterable
 
-from llmsim.emulation.processes import descendants, parent_of
+from llmsim.emulation.processes import children, descendants, parent_of
 from llmsim.emulation.timekeeping.thread_waits import Thread
 
 _Times = tuple[bytes, bytes]
 """How long a thread has computed, and how often it has begun to."""
 Ran = dict[Thread, _Times]
+_SLEEPS, _ENDED = b"S", (b"Z", b"X")
 _LONGEST = 512
 """Bytes of what the kernel says of a thread."""
 
@@ -66,6 +67,11 @@ class Sleepers:
         """Those of the last look."""
         return self._watched.keys()
 
+    @property
+    def has_children(self) -> bool:
+        """The first process has started another one."""
+        return bool(children(self._root))
+
     def all_sleep(self) -> bool:
         """Whether all have slept since this was asked last."""
         now = self._looks()
@@ -93,9 +99,9 @@ class Sleepers:
             except (OSError, ValueError):
                 self._drop(thread)
                 continue
-            if state in (b"Z", b"X"):
+            if state in _ENDED:
                 continue
-            if state != b"S":
+            if state != _SLEEPS:
                 self.awake = thread
                 return None
             found[thread] = ran
@@ -104,7 +110,7 @@ class Sleepers:
 
     def _sleeps(self, thread: Thread) -> bool:
         try:
-            return self._watched[thread].look()[0] == b"S"
+            return self._watched[thread].look()[0] in (_SLEEPS, *_ENDED)
         except (OSError, ValueError):
             return True  # it has ended
 

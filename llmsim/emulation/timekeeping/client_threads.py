@@ -8,11 +8,15 @@ from llmsim.emulation.timekeeping.asleep import Ran, Sleepers, first_of, title_o
 from llmsim.emulation.timekeeping.thread_waits import Thread, ThreadWaits
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
 
+SEVERAL = (
+    "the client has several processes, whose messages to each other are not counted: time moves "
+    "when all of them sleep"
+)
 WAKE_OTHERS = (
     "a thread of the client, beside its main thread, wakes others when its time has come: time "
     "moves when all of them sleep"
 )
-"""Why two emulations of such a client may differ."""
+"""Why two emulations of a client may differ."""
 _LOOK_S = 0.001
 
 
@@ -58,6 +62,11 @@ class ClientThreads:
     def notes(self, reasons: list[str]) -> None:
         """Why two emulations may differ."""
         self.reasons += [why for why in reasons if why not in self.reasons]
+
+    def find_others(self) -> None:
+        """A process that the first one has just started has said nothing yet."""
+        if self._sleepers is not None and not self.act_together and self._sleepers.has_children:
+            self.joins_others(SEVERAL)
 
     def may_wake(self) -> None:
         """Something has come for the client."""

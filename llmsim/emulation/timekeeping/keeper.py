@@ -12,18 +12,13 @@ from llmsim.config.errors import LlmsimError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
-from llmsim.emulation.timekeeping.client_threads import ClientThreads
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
-SEVERAL = (
-    "the client has several processes, whose messages to each other are not counted: time moves "
-    "when all of them sleep"
-)
-"""Why two emulations of such a client may differ."""
 NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve` answers any client"
 TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
@@ -496,6 +491,7 @@ class Keeper:
     def _client_is_quiet(self, relay: Messages) -> bool:
         """All of its threads wait, and nothing is under way to them or from them."""
         self.threads.main_threads(wait=len(self._waiting) == len(self._client_actors))
+        self.threads.find_others()
         if self.threads.need_a_look:
             return self.threads.all_sleep and relay.looks_quiet()
         return relay.is_quiet()

@@ -15,6 +15,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -36,7 +37,12 @@ namespace {
 constexpr int64_t kPsPerNs = 1000;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kEpochS = 1'700'000'000;  // clock.py: what time.time() says at the virtual zero
-constexpr int64_t kLongestNs = INT64_MAX / kPsPerNs / 2;
+constexpr int64_t kFarS = 9'000'000'000;                  // of a timespec
+constexpr int64_t kLongestNs = INT64_MAX / kPsPerNs / 2;  // of virtual time
+// A wait ends so much later than it is asked to, as those of a kernel do, and a look takes as long:
+// programs look whether a time has passed, with clocks of doubles, and would look for ever at the
+// time itself.
+constexpr int64_t kLatePs = 1'000'000;
 constexpr int kSlots = 4096;
 
 enum State : int32_t { kIdle = 0, kWaits = 1, kDue = 2 };
@@ -60,6 +66,7 @@ pthread_key_t slot_key;
 __thread Slot* own_slot = nullptr;
 __thread volatile sig_atomic_t is_called = 0;
 __thread int real_depth = 0;
+__thread int64_t seen_ps = 0;  // its clock, where that is ahead of the page
 
 int wake_signal() { return SIGRTMAX - 3; }
 
@@ -112,7 +119,17 @@ int real_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mute
 }
 
 bool is_virtual() { return clock_page != nullptr && real_depth == 0; }
-int64_t now_ps() { return clock_page->load(std::memory_order_acquire); }
+
+int64_t now_ps() {
+  int64_t page_ps = clock_page->load(std::memory_order_acquire);
+  return page_ps > seen_ps ? page_ps : seen_ps;
+}
+
+// A thread looks for something without waiting. It sees a clock that has moved behind it: one that
+// looks until a time has passed would look for ever, as the clock stands still while it computes.
+void look() {
+  if (is_virtual()) seen_ps = now_ps() + kLatePs;
+}
 
 bool is_wall_clock(clockid_t clock) {
   return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_TAI;
@@ -125,7 +142,7 @@ bool is_of_time(clockid_t clock) {
 }
 
 int64_t ns_of(const timespec& time) {
-  if (time.tv_sec > kLongestNs / kNsPerS) return kLongestNs;
+  if (time.tv_sec > kFarS) return kFarS * kNsPerS;
   return time.tv_sec * kNsPerS + time.tv_nsec;
 }
 
@@ -139,10 +156,10 @@ int64_t until_ps_in(int64_t ns) {
   return now_ps() + (ns > kLongestNs ? kLongestNs : ns) * kPsPerNs;
 }
 
-// The virtual time of a deadline, which is one of whole nanoseconds: the end of that one.
+// The virtual time of a deadline.
 int64_t until_ps_at(clockid_t clock, const timespec& deadline) {
   int64_t ns = ns_of(deadline) - (is_wall_clock(clock) ? kEpochS * kNsPerS : 0);
-  return (ns > kLongestNs ? kLongestNs : ns) * kPsPerNs + kPsPerNs - 1;
+  return (ns > kLongestNs ? kLongestNs : ns) * kPsPerNs;
 }
 
 // The virtual clocks are half an age apart, so that a deadline says which of them it is of.
@@ -197,7 +214,7 @@ class Wait {
     sigaddset(&wake, wake_signal());
     pthread_sigmask(SIG_UNBLOCK, &wake, &before);
     is_called = 0;
-    own_slot->until_ps.store(until_ps, std::memory_order_relaxed);
+    own_slot->until_ps.store(until_ps + kLatePs, std::memory_order_relaxed);
     own_slot->state.store(kWaits, std::memory_order_release);
     result = call();
     error = errno;
@@ -237,7 +254,11 @@ class OpenMask {
 
 // 0, or an errno with the time that is left.
 int sleep_until(int64_t until_ps, timespec* left) {
-  if (until_ps <= now_ps()) return 0;
+  if (until_ps <= now_ps()) {
+    look();
+    sched_yield();
+    return 0;
+  }
   Wait wait(until_ps, [] { return sleep_in_kernel(nullptr, 0, nullptr); });
   if (wait.timed_out) return 0;
   if (left != nullptr) {
@@ -350,6 +371,9 @@ __attribute__((constructor)) void install() {
 // Waits and clocks of the present thread are those of the wall while it is positive.
 PUBLIC void llmsim_real_waits(int more) { real_depth += more; }
 
+// The virtual time as the present thread sees it.
+PUBLIC int64_t llmsim_now_ps() { return clock_page == nullptr ? 0 : now_ps(); }
+
 // Whether that thread of this process waits until a virtual time.
 PUBLIC int llmsim_waits(int thread) {
   if (slots == nullptr) return 0;
@@ -415,6 +439,7 @@ PUBLIC unsigned own_sleep(unsigned seconds) {
 
 PUBLIC int own_poll(pollfd*, nfds_t, int) STANDS_FOR("poll");
 PUBLIC int own_poll(pollfd* files, nfds_t count, int timeout_ms) {
+  if (timeout_ms == 0) look();
   if (!is_virtual() || timeout_ms <= 0) return real_poll(files, count, timeout_ms);
   return poll_for(files, count, timeout_ms * 1'000'000LL, nullptr);
 }
@@ -426,6 +451,7 @@ PUBLIC int own_checked_poll(pollfd* files, nfds_t count, int timeout_ms, size_t)
 
 PUBLIC int own_ppoll(pollfd*, nfds_t, const timespec*, Mask*) STANDS_FOR("ppoll");
 PUBLIC int own_ppoll(pollfd* files, nfds_t count, const timespec* timeout, Mask* mask) {
+  if (timeout != nullptr && ns_of(*timeout) == 0) look();
   if (!is_virtual() || timeout == nullptr || ns_of(*timeout) == 0)
     return real_ppoll(files, count, timeout, mask);
   return poll_for(files, count, ns_of(*timeout), mask);
@@ -442,6 +468,7 @@ PUBLIC int own_pselect(int, fd_set*, fd_set*, fd_set*, const timespec*, Mask*)
     STANDS_FOR("pselect");
 PUBLIC int own_pselect(int count, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
                        Mask* mask) {
+  if (timeout != nullptr && ns_of(*timeout) == 0) look();
   if (!is_virtual() || timeout == nullptr || ns_of(*timeout) == 0)
     return real_pselect(count, in, out, bad, timeout, mask);
   return select_for(count, in, out, bad, ns_of(*timeout), mask);
