@@ -565,8 +565,18 @@ def prompt_tokens(asked: dict[str, Any]) -> int:
     if isinstance(prompt, str):
         return len(prompt.split())
     messages = asked.get("messages")
-    said = [one.get("content") for one in messages or () if isinstance(one, dict)]
-    return sum(len(text.split()) for text in said if isinstance(text, str))
+    said = [_text_of(one) for one in messages or () if isinstance(one, dict)]
+    return sum(len(text.split()) for text in said)
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    """What is said in a message: a text, or parts of which some are texts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [one.get("text") for one in parts if isinstance(one, dict)]
+    return " ".join(text for text in texts if isinstance(text, str))
 
 
 async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:
