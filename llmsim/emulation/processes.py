@@ -44,14 +44,20 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The processes that it has started itself; none where it has ended."""
-    found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
-                found += map(int, file.read().split())
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        pass
-    return found
+        return []
+    return [child for one in threads for child in children_of_thread((pid, int(one)))]
+
+
+def children_of_thread(thread: tuple[int, int]) -> list[int]:
+    """The processes that a thread (process, number) has started; none where it has ended."""
+    try:
+        with open(f"/proc/{thread[0]}/task/{thread[1]}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
 
 
 def parent_of(pid: int) -> int | None:

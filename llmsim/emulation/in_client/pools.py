@@ -33,6 +33,8 @@ class Helpers:
         self._turn = threading.Condition()
         self._pieces: dict[Piece, None] = {}
         """In the order in which they were handed over."""
+        self.act_freely = False
+        """Nobody waits for pieces: the kernel tells whether all threads sleep."""
         self.are_out_of_order = False
         """A piece waited for something other than the clock, so others did not wait for it."""
 
@@ -40,6 +42,12 @@ class Helpers:
         """They are those of the process that has forked this one."""
         self._turn = threading.Condition()
         self._pieces.clear()
+
+    def free(self) -> None:
+        """Pieces are done in any order from now on."""
+        with self._turn:
+            self.act_freely = True
+            self._turn.notify_all()
 
     def begin(self, piece: Piece) -> None:
         """It was handed over."""
@@ -75,6 +83,8 @@ class Helpers:
                     self._turn.notify_all()
 
     def _first(self) -> Piece | None:
+        if self.act_freely:
+            return None
         return next((one for one in self._pieces if self._moves(one)), None)
 
     def _moves(self, piece: Piece) -> bool:

@@ -188,7 +188,9 @@ class Waiter:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")
-        number, comes = json.loads(line)
+        number, comes, act_together = json.loads(line)
+        if act_together and not self._process.helpers.act_freely:
+            self._process.helpers.free()
         return number, comes
 
     def works(self) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from llmsim.emulation.processes import children, descendants, parent_of
+from llmsim.emulation.processes import children_of_thread, parent_of
 from llmsim.emulation.timekeeping.thread_waits import Thread
 
 _Times = tuple[bytes, bytes]
@@ -57,6 +57,8 @@ class Sleepers:
         """`root`: the process that was started first."""
         self._root = root
         self._watched: dict[Thread, _Watched] = {}
+        self._asked: Ran = {}
+        """How each had run when it was asked what it has started."""
         self.before: Ran | None = None
         """The last look; None: somebody has computed, or may have."""
         self.awake: Thread | None = None
@@ -70,7 +72,7 @@ class Sleepers:
     @property
     def has_children(self) -> bool:
         """The first process has started another one."""
-        return bool(children(self._root))
+        return any(children_of_thread(thread) for thread in self._threads_of(self._root))
 
     def all_sleep(self) -> bool:
         """Whether all have slept since this was asked last."""
@@ -91,11 +93,22 @@ class Sleepers:
         """How every thread has run; None: somebody computes, or wants to."""
         if self.awake in self._watched and not self._sleeps(self.awake):
             return None  # most often the same one
-        self._find()
+        self.awake = None
         found: Ran = {}
-        for thread, watched in list(self._watched.items()):
+        new: Iterable[Thread] = list(self._watched) or self._threads_of(self._root)
+        while new:
+            looked = self._look_at(new)
+            if looked is None:
+                return None
+            found |= looked
+            new = self._started_by(looked)
+        return found
+
+    def _look_at(self, threads: Iterable[Thread]) -> Ran | None:
+        found: Ran = {}
+        for thread in threads:
             try:
-                state, ran = watched.look()
+                state, ran = self._watch(thread).look()
             except (OSError, ValueError):
                 self._drop(thread)
                 continue
@@ -105,8 +118,28 @@ class Sleepers:
                 self.awake = thread
                 return None
             found[thread] = ran
-        self.awake = None
         return found
+
+    def _started_by(self, looked: Ran) -> list[Thread]:
+        """What they have started since they were asked last: who has not run has started nothing."""
+        ran = [thread for thread, times in looked.items() if self._asked.get(thread) != times]
+        new = {one for pid in {thread[0] for thread in ran} for one in self._threads_of(pid)}
+        for thread in ran:
+            for child in children_of_thread(thread):
+                new |= self._threads_of(child)
+            self._asked[thread] = looked[thread]
+        return sorted(new - self._watched.keys())
+
+    def _threads_of(self, process: int) -> set[Thread]:
+        try:
+            return {(process, int(number)) for number in os.listdir(f"/proc/{process}/task")}
+        except OSError:
+            return set()  # it has ended
+
+    def _watch(self, thread: Thread) -> _Watched:
+        if thread not in self._watched:
+            self._watched[thread] = _Watched(thread)
+        return self._watched[thread]
 
     def _sleeps(self, thread: Thread) -> bool:
         try:
@@ -114,23 +147,11 @@ class Sleepers:
         except (OSError, ValueError):
             return True  # it has ended
 
-    def _find(self) -> None:
-        there = set()
-        for pid in [self._root, *descendants(self._root)]:
-            try:
-                there |= {(pid, int(number)) for number in os.listdir(f"/proc/{pid}/task")}
-            except OSError:
-                continue  # it has ended
-        for thread in self._watched.keys() - there:
-            self._drop(thread)
-        for thread in sorted(there - self._watched.keys()):
-            try:
-                self._watched[thread] = _Watched(thread)
-            except FileNotFoundError:
-                continue
-
     def _drop(self, thread: Thread) -> None:
-        self._watched.pop(thread).close()
+        self._asked.pop(thread, None)
+        watched = self._watched.pop(thread, None)
+        if watched is not None:
+            watched.close()
 
 
 def title_of(thread: Thread) -> str:

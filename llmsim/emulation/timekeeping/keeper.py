@@ -217,7 +217,7 @@ class Keeper:
         """Tells the processes of the client that wait what comes to their ports."""
         self.threads.may_wake()
         for actor, (number, _) in self._waiting.items():
-            self._answer(actor, [number, comes])
+            self._answer_client(actor, number, comes)
 
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
@@ -258,7 +258,7 @@ class Keeper:
                     actor = join(rest)
                     self._written[actor] = writer
                     if actor in self._client_actors:
-                        self._answer(actor, [0, None])
+                        self._answer_client(actor, 0, None)
                 else:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
@@ -460,8 +460,7 @@ class Keeper:
                 self._answer(actor, self._looks.pop(actor))
             else:
                 self.threads.may_wake()
-                number, _ = self._waiting.pop(actor, (None, None))
-                self._answer(actor, None if number is None else [number, None])
+                self._wake_one(actor)
         if self._moves.actor in woken:
             self._wake()  # perhaps nobody heard of it
 
@@ -495,6 +494,17 @@ class Keeper:
         if self.threads.need_a_look:
             return self.threads.all_sleep and relay.looks_quiet()
         return relay.is_quiet()
+
+    def _wake_one(self, actor: Actor) -> None:
+        """An engine core, or a process of the client, goes on at the present time."""
+        if actor not in self._client_actors:
+            self._answer(actor, None)
+        elif actor in self._waiting:
+            self._answer_client(actor, self._waiting.pop(actor)[0], None)
+
+    def _answer_client(self, actor: Actor, number: int, comes: dict[int, int] | None) -> None:
+        """What comes before its time, or None; and whether several threads act together."""
+        self._answer(actor, [number, comes, self.threads.act_together])
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]

@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kPsPerNs = 1000;
 constexpr int64_t kNsPerS = 1'000'000'000;
-constexpr int64_t kEpochS = 1'700'000'000;  // clock.py: what time.time() says at the virtual zero
+constexpr int64_t kEpochS = 2'100'000'000;  // clock.py: what time.time() says at the virtual zero
 constexpr int64_t kFarS = 9'000'000'000;                  // of a timespec
 constexpr int64_t kLongestNs = INT64_MAX / kPsPerNs / 2;  // of virtual time
 // A wait ends so much later than it is asked to, as those of a kernel do, and a look takes as long:
