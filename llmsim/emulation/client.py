@@ -18,6 +18,8 @@ from llmsim.emulation.timekeeping.keeper import Keeper
 
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
 """Python runs a module `sitecustomize` before a program."""
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Of the engine, unless the user has set them: aiperf looks for the tokenizer's folder in a cache."""
 END_S = 5
 """Seconds that a client has to end when the emulation does."""
 
@@ -59,8 +61,9 @@ def client_environment(
         "port": port,
         "pid": os.getpid(),
     }
+    engines_own = {name for name in _OFFLINE if name not in os.environ}
     return {
-        **environment,
+        **{name: value for name, value in environment.items() if name not in engines_own},
         SETTINGS: json.dumps(settings),
         "LD_PRELOAD": " ".join(filter(None, [str(waits), environment.get("LD_PRELOAD", "")])),
         "LLMSIM_EMULATION_CLOCK": str(keeper.clock_path),

@@ -232,6 +232,8 @@ class Process:
         """It has said that another thread than the main one asks the server."""
         self._waiter = Waiter(self)
         atexit.register(self._end)
+        self._real_exit = os._exit
+        os._exit = self._exit  # type: ignore[assignment]
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
@@ -244,6 +246,11 @@ class Process:
     def _end(self) -> None:
         if os.getpid() == self._pid:
             self._waiter.close()
+
+    def _exit(self, status: int) -> None:
+        """`os._exit`, which does not ask `atexit`."""
+        self._end()
+        self._real_exit(status)
 
     @property
     def is_in_main_thread(self) -> bool:
