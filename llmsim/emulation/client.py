@@ -19,7 +19,7 @@ from llmsim.emulation.timekeeping.keeper import Keeper
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
 """Python runs a module `sitecustomize` before a program."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Of the engine, unless the user has set them: aiperf looks for the tokenizer's folder in a cache."""
+"""Of the engine, unless the user has set them: aiperf would look for the tokenizer in a cache."""
 END_S = 5
 """Seconds that a client has to end when the emulation does."""
 

@@ -310,8 +310,8 @@ class Process:
         for descriptor, kind in descriptors:
             ready.register(descriptor, kind)
         with wall_clock():
-            found = ready.poll(0)
-        if found:
+            is_ready = bool(ready.poll(0))
+        if is_ready:
             return True
         self.helpers.settle()
         waiter = self.waiter()

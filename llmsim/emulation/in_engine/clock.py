@@ -11,8 +11,8 @@ from typing import Any, Protocol
 PS_PER_NS = 1000
 PS_PER_S = 10**12
 EPOCH_S = 2_100_000_000
-"""What `time.time()` says at the virtual zero, which is behind the start of every process; it stands
-in no result of ours.
+"""What `time.time()` says at the virtual zero, behind the start of every process; it stands in
+no result of ours.
 """
 _PAGE = struct.Struct("<q")
 

@@ -82,7 +82,7 @@ class _Reader(asyncio.StreamReader):
 
     bytes_here = 0
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         """More of it."""
         self.bytes_here += len(data)
         super().feed_data(data)
@@ -384,7 +384,8 @@ class Relay:
         self._clock.sent()
         one.task = asyncio.create_task(self._ask(one))
 
-    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader), "listen made it"
         port = writer.get_extra_info("peername")[1]
         connection = self._connections[port] = _Connection(reader, writer, port)
         self._told.setdefault(port, (0, 0))

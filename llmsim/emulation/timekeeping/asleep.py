@@ -17,8 +17,8 @@ _LONGEST = 512
 def first_of(pid: int) -> int:
     """Of a process that this one has started by others, the one that it has started itself."""
     parent = parent_of(pid)
-    while parent not in (None, 0, os.getpid()):
-        pid, parent = parent, parent_of(parent)  # type: ignore[assignment, arg-type]
+    while parent and parent != os.getpid():
+        pid, parent = parent, parent_of(parent)
     return pid
 
 
@@ -121,14 +121,14 @@ class Sleepers:
         return found
 
     def _started_by(self, looked: Ran) -> list[Thread]:
-        """What they have started since they were asked last: who has not run has started nothing."""
-        ran = [thread for thread, times in looked.items() if self._asked.get(thread) != times]
-        new = {one for pid in {thread[0] for thread in ran} for one in self._threads_of(pid)}
-        for thread in ran:
+        """What they have started since they were asked: who has not run has started nothing."""
+        ran = {one[0] for one, times in looked.items() if self._asked.get(one) != times}
+        there = {one for process in ran for one in self._threads_of(process)}
+        for thread in list(there):
             for child in children_of_thread(thread):
-                new |= self._threads_of(child)
-            self._asked[thread] = looked[thread]
-        return sorted(new - self._watched.keys())
+                there |= self._threads_of(child)
+        self._asked |= looked
+        return sorted(there - self._watched.keys())
 
     def _threads_of(self, process: int) -> set[Thread]:
         try:

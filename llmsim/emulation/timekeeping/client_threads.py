@@ -18,6 +18,8 @@ WAKE_OTHERS = (
 )
 """Why two emulations of a client may differ."""
 _LOOK_S = 0.001
+_ROUNDS = 12
+"""Of the event loop, in which a new connection and its first message are heard."""
 
 
 class ClientThreads:
@@ -48,6 +50,7 @@ class ClientThreads:
 
     def join(self, process: int) -> None:
         """A process of the client is there."""
+        self.may_wake()
         if self._sleepers is None:
             self._sleepers = Sleepers(first_of(process))
             self._actor = self._time.join("threads of the client", Turn.THREADS)
@@ -135,7 +138,14 @@ class ClientThreads:
             elif self.all_sleep:
                 self._changed()  # what was on its way to them may be there
             elif self._is_worth_a_look and self._sleepers.all_sleep():
-                self._sleep(self._sleepers)
+                await self._hear_everything()
+                if self._sleepers.before is not None:
+                    self._sleep(self._sleepers)
+
+    async def _hear_everything(self) -> None:
+        """What they have said before they fell asleep may still be in a socket, or between tasks."""
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
 
     def _hear_of_waits(self) -> None:
         """A thread may wait for an earlier time, whatever the main thread does."""

@@ -5,6 +5,7 @@ A thread writes until when it waits, and sleeps in the kernel without a time-out
 """
 
 import ctypes
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGRTMAX
@@ -52,10 +53,12 @@ class ThreadWaits:
         return int(taken["until_ps"][waits].min()) if waits.any() else None
 
     def keep(self, threads: Iterable[Thread]) -> None:
-        """Forgets those that are none of these: they have ended without a word."""
+        """Forgets those that have ended without a word; these have not."""
         alive = set(threads)
         for place in self._taken:
-            if place["thread"] and (int(place["process"]), int(place["thread"])) not in alive:
+            process, thread = int(place["process"]), int(place["thread"])
+            known = not thread or (process, thread) in alive
+            if not known and not os.path.exists(f"/proc/{process}/task/{thread}"):
                 place["state"], place["thread"] = _IDLE, 0
 
     def wake(self, now_ps: int) -> set[Thread]:
