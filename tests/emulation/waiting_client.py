@@ -1,4 +1,4 @@
-"""A client whose threads and processes wait in every way of the standard library, each with a time-out.
+"""A client whose threads and processes wait in every way of the standard library, for a time.
 
 Usage: waiting_client.py OUT; writes [what it was, whether it was in time, virtual s] as JSON.
 """
@@ -57,6 +57,11 @@ def ends_late(seconds: float) -> bool:
     return False
 
 
+def still_sleeps(thread: threading.Thread, seconds: float) -> bool:
+    thread.join(seconds)
+    return thread.is_alive()
+
+
 def is_empty(seconds: float) -> bool:
     try:
         queue.Queue[int]().get(timeout=seconds)
@@ -78,7 +83,7 @@ def main() -> None:
         "semaphore": (3, lambda s: not threading.Semaphore(0).acquire(timeout=s)),
         "queue": (4, is_empty),
         "futures": (11, lambda s: not concurrent.futures.wait([sleeping], timeout=s).done),
-        "join": (5, lambda s: sleeper.join(s) is None and sleeper.is_alive()),
+        "join": (5, lambda s: still_sleeps(sleeper, s)),
         "process event": (3.5, lambda s: not multiprocessing.Event().wait(s)),
         "pipe": (6, lambda s: not near.poll(s)),
         "select": (1.5, lambda s: select.select([near], [], [], s)[0] == []),

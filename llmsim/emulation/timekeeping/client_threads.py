@@ -143,7 +143,7 @@ class ClientThreads:
                     self._sleep(self._sleepers)
 
     async def _hear_everything(self) -> None:
-        """What they have said before they fell asleep may still be in a socket, or between tasks."""
+        """What they have said before they fell asleep may be in a socket, or between tasks."""
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
 
