@@ -1,7 +1,7 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmsim import _native
 from llmsim.emulation.in_engine.channel import row_of
@@ -25,6 +25,17 @@ class Schedule:
         self.formed_ps.append(formed_ps)
         self.end_ps.append(end_ps)
         self.items.append(items)
+
+
+class Begun(NamedTuple):
+    """A step that has begun."""
+
+    end: int
+    """In ps; in lock-step, its number."""
+    tokens: list[list[int]]
+    """Of each item of its batch."""
+    looks_ps: int
+    """When its workers look for KV that has moved."""
 
 
 class Model(Protocol):
@@ -74,24 +85,30 @@ class Devices:
         """Of the last step."""
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
+        self._posted_reads = _native.PostedReads()
         self._given_ps = [0]
         """After each call, the end of the last step that gave tokens."""
         self.schedule = Schedule()
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """The workers' hosts post reads of KV for so long, before they launch the next step."""
+        self._posted_reads.add(posts_ps, now_ps)
+
+    def step(self, items: list[list[Any]], now_ps: int) -> Begun:
+        """The next step (`Channel.step`)."""
         batch, tokens = answered(self._model, items)
+        posting_ps = self._posted_reads.take(now_ps)
         # The host prepares the step from now on, whenever its tokens are known.
         sizes = [
             (tokens, before, item[3])
             for (_, tokens, before), item in zip(batch, items, strict=True)
         ]
         proposed = self._speculation.drafts_after(len(batch))
-        _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed)
+        _, end_ps = self._runner.run(sizes, now_ps, self._tokens_known_ps(), proposed, posting_ps)
         self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
-        return end_ps, tokens
+        return Begun(end_ps, tokens, now_ps + posting_ps)
 
     def drafts(self) -> list[int]:
         """How many drafts each request of the last step gets at its end."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim import _native
-from llmsim.emulation.devices import Batch, Model, Schedule, answered
+from llmsim.emulation.devices import Batch, Begun, Model, Schedule, answered
 from llmsim.lowering import LoweredGroup
 
 
@@ -78,10 +78,13 @@ class RankDevices:
         """The rank's batches."""
         return self._rounds.schedule(self._member)
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The number of the next step, and the tokens of each item (`Channel.step`)."""
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """Ranks in lock-step read no KV of others."""
+
+    def step(self, items: list[list[Any]], now_ps: int) -> Begun:
+        """The next step (`Channel.step`)."""
         batch, tokens = answered(self._model, items)
-        return self._rounds.offer(self._member, batch, now_ps), tokens
+        return Begun(self._rounds.offer(self._member, batch, now_ps), tokens, now_ps)
 
     def drafts(self) -> list[int]:
         """Ranks in lock-step propose none."""

@@ -76,7 +76,7 @@ class StandIn:
         items = [
             [one["name"], one["left"], one["computed"], 0, one["computed"] == 0] for one in running
         ]
-        end_ps, tokens = self._channel.step(items)
+        end_ps, tokens, _ = self._channel.step(items)
         self._channel.wait(end_ps)
         known = dict(zip((one["name"] for one in running), tokens, strict=True))
         running = self._without_those_left(running)

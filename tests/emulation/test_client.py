@@ -18,7 +18,7 @@ from emulation.test_emulation import CLUSTER, prepared_run
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices
+from llmsim.emulation.devices import Begun, Devices
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
@@ -166,7 +166,10 @@ def test_a_client_of_several_processes_sees_virtual_time(kind: str, tmp_path: Pa
 
 
 class NoSteps:
-    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        pass
+
+    def step(self, items: list[Any], now_ps: int) -> Begun:
         raise AssertionError("nobody asks")
 
     def empty_step(self) -> None:

@@ -57,7 +57,7 @@ def test_every_step_takes_what_it_takes_in_the_run(name: str, options: list[str]
         if not items:
             devices.empty_step()
             continue
-        end_ps, _ = devices.step(items, schedule["time_ps"][number])
+        end_ps, *_ = devices.step(items, schedule["time_ps"][number])
         ends.append(end_ps - schedule["end_ps"][number])
     assert len(ends) > 30
     assert set(ends) == {0}
@@ -73,9 +73,9 @@ def test_a_host_prepares_a_step_of_stages_beside_the_step_before() -> None:
     ends = []
     for share in (2, 1):
         devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
-        first_ps, _ = devices.step([[name, prompt, 0, 0, True]], 0)
+        first_ps, *_ = devices.step([[name, prompt, 0, 0, True]], 0)
         devices.empty_step()
-        end_ps, _ = devices.step([[name, 1, prompt, 0, False]], first_ps // share)
+        end_ps, *_ = devices.step([[name, 1, prompt, 0, False]], first_ps // share)
         ends.append(end_ps)
     engine = group.engine
     assert ends[1] - ends[0] == engine.prepare_ps + engine.prepare_sequence_ps > 0

@@ -46,7 +46,7 @@ def items(row: int, tokens: int, before: int) -> list[list[Any]]:
 
 def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     _, (first, second) = two_ranks()
-    assert first.step(items(0, 100, 0), 5) == (0, [[7]])
+    assert first.step(items(0, 100, 0), 5) == (0, [[7]], 5)
     assert first.end_ps(0) is None
     assert second.dummy(9) == 0
     end_ps = first.end_ps(0)

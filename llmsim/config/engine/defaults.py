@@ -240,6 +240,10 @@ def settle_host(
         if values[name] is None:
             values[name] = getattr(profile, name) if values["async_scheduling"] else 0
             origin[name] = profile.launch_origin()
+    for name in ("kv_read_ns", "kv_descriptor_ns"):
+        if values[name] is None:
+            values[name] = getattr(profile, name)
+            origin[name] = f"engine profile {profile.name}"
     if values["async_scheduling"] or ahead:
         return
     for name in ("host_gap_ns", "host_sequence_ns"):

@@ -352,6 +352,11 @@ class EngineProfile(Struct, frozen=True):
     sequence of the step.
     """
     host_sequence_ns: int = 0
+    kv_read_ns: int = 0
+    """Host time before a step for each rank that a worker begins to read a prompt's KV from, and
+    (`kv_descriptor_ns`) for each piece of it.
+    """
+    kv_descriptor_ns: int = 0
     host_ranks_ns: int = 0
     """What a synchronous engine adds between two steps of a group of several devices."""
     pads_new_decodes: bool = False
@@ -503,6 +508,8 @@ def load_profile(name: str) -> EngineProfile:
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),
         host_ranks_ns=host.get("ranks_ns", 0),
+        kv_read_ns=data.get("kv_reads", {}).get("rank_ns", 0),
+        kv_descriptor_ns=data.get("kv_reads", {}).get("descriptor_ns", 0),
         frontend=MappingProxyType(
             {
                 name: FrontendCosts(**costs)

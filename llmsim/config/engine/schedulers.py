@@ -83,6 +83,8 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "launch_ns": None,
     "prepare_ns": None,
     "prepare_sequence_ns": None,
+    "kv_read_ns": None,
+    "kv_descriptor_ns": None,
     "fused_moe_ns": None,
     "enable_sequence_parallelism": False,
     "decode_context_parallel_size": 1,

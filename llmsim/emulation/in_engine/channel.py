@@ -75,12 +75,13 @@ class Channel:
         self.knows([name])
         self._said(["reserved", row_of(name), cached])
 
-    def moved(self, calls: int) -> list[str]:
-        """Requests whose KV has moved since it was asked; the scheduler hears of it with one of
-        the next `calls` calls.
+    def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
+        """Requests whose KV has moved by that time since it was asked.
+
+        Without a time it is now, and the scheduler hears of it with one of the next `calls` calls.
         """
-        rows = self._asked(["moved"])
-        if rows:
+        rows = self._asked(["moved", until_ps])
+        if rows and until_ps is None:
             self._restless = calls
         return [self._names.pop(row) for row in rows]
 
@@ -95,15 +96,15 @@ class Channel:
         """Returns when no message is under way, at the same virtual time."""
         self._asked(["settle"])
 
-    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]]]:
-        """The end in ps of a step of these items, or in lock-step its number, and the tokens that
-        it gives each of them.
+    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]], int]:
+        """The end in ps of a step of these items, or in lock-step its number, the tokens that it
+        gives each of them, and when its workers look for KV that has moved.
 
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
-        end_ps, tokens = self._asked(["step", items])
-        return end_ps, tokens
+        end_ps, tokens, looks_ps = self._asked(["step", items])
+        return end_ps, tokens, looks_ps
 
     def drafts(self) -> list[int]:
         """How many drafts each item of the last step gets at its end."""

@@ -1,7 +1,8 @@
 """vLLM's executor without workers and without a model: steps take their simulated times."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
@@ -17,29 +18,38 @@ PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""
 
 
+class Pending(NamedTuple):
+    """A step that has begun."""
+
+    end: int
+    """In ps; in lock-step, its number."""
+    output: Callable[[], Any]
+    """Gives what it gives, at its end."""
+
+
 class AtTime(Future):  # type: ignore[type-arg]
     """What a step gives, at its virtual end."""
 
-    def __init__(self, channel: Channel, end: int, value: Any) -> None:
+    def __init__(self, channel: Channel, step: Pending) -> None:
         super().__init__()
-        self._channel, self._end, self._value = channel, end, value
+        self._channel, self._step = channel, step
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the end."""
         if not super().done():
             self._waits()
-            self.set_result(self._value)
+            self.set_result(self._step.output())
         return super().result()
 
     def _waits(self) -> None:
-        self._channel.wait(self._end)
+        self._channel.wait(self._step.end)
 
 
 class AtRoundEnd(AtTime):
     """What a step of a rank in lock-step gives, at the end of its round."""
 
     def _waits(self) -> None:
-        self._channel.ends(self._end)
+        self._channel.ends(self._step.end)
 
 
 class VirtualExecutor(Executor):  # type: ignore[misc]
@@ -61,7 +71,7 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         self._tables = given["kv_tables"]
         self._keep_states()
         self._lockstep = given["lockstep"]
-        self._next: tuple[int, Any] = (0, None)
+        self._next: Pending | None = None
         self._names: list[str] = []
         """Requests of the last step."""
 
@@ -109,30 +119,35 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         if scheduler_output.total_num_scheduled_tokens == 0:
             self._channel.empty_step()
             nothing = ModelRunnerOutput(
-                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved()
+                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved(None)
             )
             return _done(nothing) if non_block else nothing
         items = _items(scheduler_output)
         names = [item[0] for item in items]
         if self._connector is not None and self._connector["keeps_finished"]:
             self._channel.knows(names)
-        moved = self._moved()
-        end, tokens = self._channel.step(items)
+        end, tokens, looks_ps = self._channel.step(items)
         places = {name: place for place, name in enumerate(names)}
-        answer = ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index=places,
-            sampled_token_ids=tokens,
-            kv_connector_output=moved,
-        )
-        self._next, self._names = (end, answer), names
+
+        def output() -> Any:
+            return ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index=places,
+                sampled_token_ids=tokens,
+                kv_connector_output=self._moved(looks_ps),
+            )
+
+        self._next, self._names = Pending(end, output), names
         return _done(None) if non_block else None
 
-    def _moved(self) -> Any:
-        """What a worker finds when it launches a step: requests whose KV has moved."""
+    def _moved(self, until_ps: int | None) -> Any:
+        """What a worker finds when it has launched a step (None: now): requests whose KV has
+        moved.
+        """
         if self._connector is None:
             return None
-        names = set(self._channel.moved(self.vllm_config.max_concurrent_batches))
+        depth = self.vllm_config.max_concurrent_batches
+        names = set(self._channel.moved(depth, until_ps))
         if not names:
             return None
         if self._connector["keeps_finished"]:
@@ -141,8 +156,9 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the step that was begun last, at its end."""
+        assert self._next is not None, "a step was begun"
         kind = AtRoundEnd if self._lockstep else AtTime
-        future = kind(self._channel, *self._next)
+        future = kind(self._channel, self._next)
         return future if non_block else future.result()
 
     def take_draft_token_ids(self) -> Any:

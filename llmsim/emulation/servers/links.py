@@ -28,10 +28,13 @@ class Links:
         """When something may land; None: nothing moves."""
         return self._transfers.next_event_ps()
 
-    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
-        """A decode engine has blocks for a prompt, of which it has `cached` tokens."""
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
+        """A decode engine has blocks for a prompt, of which it has `cached` tokens; how long its
+        workers post the reads of the others, in ps.
+        """
         self._cores[row] = self._prefill_of(row), core
-        self._transfers.reserved(row, self._cores[row], self._input_tokens(row), cached, now_ps)
+        tokens = self._input_tokens(row)
+        return self._transfers.reserved(row, self._cores[row], tokens, cached, now_ps)
 
     def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
         """The requests whose KV has landed by now, and the groups at both ends."""

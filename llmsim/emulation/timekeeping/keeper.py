@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmsim.config.errors import LlmsimError
+from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
@@ -32,10 +33,12 @@ class Steps(Protocol):
     lock-step (`llmsim.emulation.lockstep.RankDevices`).
     """
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, in lock-step its number, and the tokens of each item
-        (`Channel.step`).
-        """
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """The workers post reads of KV for so long, before they launch the next step."""
+        ...
+
+    def step(self, items: list[list[Any]], now_ps: int) -> Begun:
+        """The next step (`Channel.step`)."""
         ...
 
     def drafts(self) -> list[int]:
@@ -110,7 +113,7 @@ class Keeper:
         self._written: dict[Actor, asyncio.StreamWriter] = {}
         self._steps_of: dict[Actor, Steps] = {}
         """Of engine cores."""
-        self._moves = KvMoves(self.time, links, self._answer)
+        self._moves = KvMoves(self.time, links, self._answer, self._post_reads)
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
@@ -353,8 +356,10 @@ class Keeper:
         if kind == "empty step":
             self._steps_of[actor].empty_step()
             return
-        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps)
-        self._answer(actor, [end, tokens])
+        self._answer(actor, list(self._steps_of[actor].step(rest[0], self.time.now_ps)))
+
+    def _post_reads(self, actor: Actor, posts_ps: int) -> None:
+        self._steps_of[actor].posts_reads(posts_ps, self.time.now_ps)
 
     def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:

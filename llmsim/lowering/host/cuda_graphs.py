@@ -92,6 +92,7 @@ def graph_rules(
         if prepares:
             rules.prepare_ps = engine.prepare_ps
             rules.prepare_sequence_ps = engine.prepare_sequence_ps
+    rules.posts_reads = engine.kv_read_ps > 0 or engine.kv_descriptor_ps > 0
     return rules
 
 

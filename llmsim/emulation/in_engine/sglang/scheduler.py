@@ -101,7 +101,7 @@ class _Steps:
                 item.append(len(request.origin_input_ids) + len(request.output_ids))
             items.append(item)
             self._started.add(name)
-        end_ps, sampled = self._channel.step(items)
+        end_ps, sampled, _ = self._channel.step(items)
         result = batch_result([each[0] if each else 0 for each in sampled])
         result.llmsim_end_ps = end_ps
         return result
