@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from llmsim.emulation.processes import children_of_thread, parent_of
+from llmsim.emulation.processes import children_of_thread, descendants, parent_of
 from llmsim.emulation.timekeeping.thread_waits import Thread
 
 _Times = tuple[bytes, bytes]
@@ -70,6 +70,10 @@ class Sleepers:
         return self._watched.keys()
 
     @property
+    def _seen(self) -> set[Thread]:
+        return set(self._watched)
+
+    @property
     def has_children(self) -> bool:
         """The first process has started another one."""
         return any(children_of_thread(thread) for thread in self._threads_of(self._root))
@@ -78,7 +82,15 @@ class Sleepers:
         """Whether all have slept since this was asked last."""
         now = self._looks()
         before, self.before = self.before, now
-        return now is not None and now == before
+        if now is None or now != before:
+            return False
+        # A process that has just begun may have had no thread to look at yet.
+        processes = [self._root, *descendants(self._root)]
+        new = {thread for one in processes for thread in self._threads_of(one)} - self._seen
+        if new:
+            self.before = None
+            self._look_at(sorted(new))
+        return not new
 
     def forget(self) -> None:
         """Something may have woken them: the next two looks decide."""
@@ -124,11 +136,10 @@ class Sleepers:
         """What they have started since they were asked: who has not run has started nothing."""
         ran = {one[0] for one, times in looked.items() if self._asked.get(one) != times}
         there = {one for process in ran for one in self._threads_of(process)}
-        for thread in list(there):
-            for child in children_of_thread(thread):
-                there |= self._threads_of(child)
+        for process in {child for one in there for child in children_of_thread(one)}:
+            there |= self._threads_of(process)
         self._asked |= looked
-        return sorted(there - self._watched.keys())
+        return sorted(there - self._seen)
 
     def _threads_of(self, process: int) -> set[Thread]:
         try:
