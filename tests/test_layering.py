@@ -139,6 +139,7 @@ ORDERS = {
         "loop",
         "results",
         "bindings",
+        "client_waits",
     ],
     "astra-sim": ["model", "engine", "formats", "strict", "cli", "python"],
     "astra-sim/model": ["base", "topology", "collective", "graph", "memory"],

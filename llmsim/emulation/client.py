@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.in_client.virtual_time import SETTINGS
@@ -17,6 +18,8 @@ from llmsim.emulation.timekeeping.keeper import Keeper
 
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
 """Python runs a module `sitecustomize` before a program."""
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Of the engine, unless the user has set them: aiperf would look for the tokenizer in a cache."""
 END_S = 5
 """Seconds that a client has to end when the emulation does."""
 
@@ -57,15 +60,20 @@ def client_environment(
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(before + _INSTALL, encoding="utf-8")
+    waits = _waits_library()
     settings = {
         "clock": str(keeper.clock_path),
         "socket": str(keeper.socket_path),
         "port": port,
         "pid": os.getpid(),
     }
+    engines_own = {name for name in _OFFLINE if name not in os.environ}
     return {
-        **environment,
+        **{name: value for name, value in environment.items() if name not in engines_own},
         SETTINGS: json.dumps(settings),
+        "LD_PRELOAD": " ".join(filter(None, [str(waits), environment.get("LD_PRELOAD", "")])),
+        "LLMSIM_EMULATION_CLOCK": str(keeper.clock_path),
+        "LLMSIM_EMULATION_WAITS": str(keeper.threads.waits.path),
         "PYTHONPATH": os.pathsep.join([str(folder), environment["PYTHONPATH"]]),
         "VLLM_PLUGINS": "llmsim",  # its time is that of the whole process
         "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
@@ -73,6 +81,16 @@ def client_environment(
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
+
+
+def _waits_library() -> Path:
+    """The library that makes the timed waits of libc virtual, which is built beside the core."""
+    found = Path(_native.__file__).with_name("llmsim_client_waits.so")
+    if not found.exists():
+        raise InputError(
+            f"-- is followed by a client, which needs {found}; build llmsim again on Linux"
+        )
+    return found
 
 
 @contextmanager

@@ -37,21 +37,46 @@ def computed_since(before: Mapping[int, float], now: Mapping[int, float]) -> flo
 def descendants(pid: int) -> list[int]:
     """The processes that it has started, and those that they have started; parents come first."""
     found: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text(encoding="ascii").split():
-                found += [int(child), *descendants(int(child))]
-    except OSError:
-        pass  # it has ended
+    for child in children(pid):
+        found += [child, *descendants(child)]
     return found
+
+
+def children(pid: int) -> list[int]:
+    """The processes that it has started itself; none where it has ended."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [child for one in threads for child in children_of_thread((pid, int(one)))]
+
+
+def children_of_thread(thread: tuple[int, int]) -> list[int]:
+    """The processes that a thread (process, number) has started; none where it has ended."""
+    try:
+        with open(f"/proc/{thread[0]}/task/{thread[1]}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that has started it; None: it has ended."""
+    fields = _fields(pid)
+    return None if fields is None else int(fields[1])
+
+
+def _fields(pid: int) -> list[str] | None:
+    """What the kernel says of a process behind its name; None: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    except OSError:
+        return None
 
 
 def _own_seconds(pid: int) -> float | None:
     """None: it has ended, whether or not somebody has heard of it."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    except OSError:
-        return None
-    if fields[0] in _ENDED:
+    fields = _fields(pid)
+    if fields is None or fields[0] in _ENDED:
         return None
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

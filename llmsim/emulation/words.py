@@ -31,7 +31,7 @@ def write_tokenizer(folder: Path) -> None:
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": _UNKNOWN,
+        # The unknown word is no special token: load generators leave those out of what they send.
         "model_max_length": 1 << 30,
         "chat_template": _TEMPLATE,
         "clean_up_tokenization_spaces": False,

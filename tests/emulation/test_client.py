@@ -26,7 +26,8 @@ from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.servers.relay import Relay, prompt_tokens
-from llmsim.emulation.timekeeping.keeper import SEVERAL, Keeper
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, WAKE_OTHERS
+from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
 
@@ -122,14 +123,14 @@ def test_a_client_before_several_servers(sizes: tuple[int, ...], tmp_path: Path)
 def test_a_thread_that_waits_by_itself_is_a_reason(tmp_path: Path) -> None:
     found, _, keeper = asyncio.run(emulated("threads", tmp_path / "one"))
     assert found["took_s"] > 3660
-    assert any("the client waits in its thread" in reason for reason in keeper.reasons)
+    assert WAKE_OTHERS in keeper.reasons
 
 
 def test_a_main_thread_may_wait_for_another_one(tmp_path: Path) -> None:
     found, relay, keeper = asyncio.run(emulated("joins", tmp_path / "one"))
     assert len(relay.answers) == 4
     assert found["took_s"] > 6 > found["real_s"]
-    assert any("the client waits in its thread" in reason for reason in keeper.reasons)
+    assert any("the client asks the server in its thread" in why for why in keeper.reasons)
 
 
 def test_a_client_that_sends_when_answers_end_repeats(tmp_path: Path) -> None:

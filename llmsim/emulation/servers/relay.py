@@ -5,7 +5,9 @@ the client's order; answers go to the client when all tokens of the present time
 """
 
 import asyncio
+import fcntl
 import heapq
+import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -76,10 +78,22 @@ class _At(Enum):
     ENDED = "ended"
 
 
+class _Reader(asyncio.StreamReader):
+    """Counts what has come."""
+
+    bytes_here = 0
+
+    def feed_data(self, data: Any) -> None:
+        """More of it."""
+        self.bytes_here += len(data)
+        super().feed_data(data)
+
+
 @dataclass(eq=False)
 class _Connection:
     """One connection of the client."""
 
+    reader: _Reader
     writer: asyncio.StreamWriter
     port: int
     """The client's."""
@@ -88,6 +102,17 @@ class _Connection:
     written = 0
     """Bytes that went to it."""
     requests: list["_Exchange"] = field(default_factory=list)
+
+    @property
+    def is_read(self) -> bool:
+        """Every byte that is here is that of a whole request, and the client's kernel has all that
+        was written.
+        """
+        socket = self.writer.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:
+            return True
+        is_sent = not self.writer.transport.get_write_buffer_size() and not _unsent(socket)
+        return is_sent and self.reader.bytes_here == self.received
 
 
 @dataclass(eq=False)
@@ -167,8 +192,11 @@ class Relay:
 
     async def listen(self) -> asyncio.AbstractServer:
         """The client may connect from now on, to `port`."""
-        server = await asyncio.start_server(
-            self._serve, "127.0.0.1", 0, limit=LONGEST_LINE, backlog=4096
+        server = await asyncio.get_running_loop().create_server(
+            lambda: asyncio.StreamReaderProtocol(_Reader(limit=LONGEST_LINE), self._serve),
+            "127.0.0.1",
+            0,
+            backlog=4096,
         )
         self.port = server.sockets[0].getsockname()[1]
         return server
@@ -204,6 +232,16 @@ class Relay:
         for port, one in self._connections.items():
             if self._told.get(port) != (one.written, one.received):
                 return False
+        self._take_requests()
+        return True
+
+    def looks_quiet(self) -> bool:
+        """No byte is under way to a client that sleeps, or from there: the kernel would have woken
+        it. Requests have their order from the connections.
+        """
+        if not all(one.is_read for one in self._connections.values()):
+            return False
+        self._order += [port for port in self._connections if port not in self._order]
         self._take_requests()
         return True
 
@@ -339,8 +377,9 @@ class Relay:
         one.task = asyncio.create_task(self._ask(one))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader), "listen made it"
         port = writer.get_extra_info("peername")[1]
-        connection = self._connections[port] = _Connection(writer, port)
+        connection = self._connections[port] = _Connection(reader, writer, port)
         self._told.setdefault(port, (0, 0))
         if self.first_s is None:
             self.first_s = time.monotonic()
@@ -353,7 +392,7 @@ class Relay:
                 connection.requests.remove(exchange)
                 if (header(exchange.head, "connection") or "").lower() == "close":
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -498,6 +537,14 @@ class Relay:
         self._clock.changed()
 
 
+_SIOCOUTQNSD = 0x894B
+
+
+def _unsent(socket: Any) -> int:
+    """Bytes that the other end's kernel has still to take; those that it has may be unconfirmed."""
+    return int(struct.unpack("i", fcntl.ioctl(socket.fileno(), _SIOCOUTQNSD, b"\0" * 4))[0])
+
+
 def prompt_tokens(asked: dict[str, Any]) -> int:
     """Tokens of a prompt: one for each word (`llmsim.emulation.words`)."""
     prompt = asked.get("prompt")
@@ -508,8 +555,18 @@ def prompt_tokens(asked: dict[str, Any]) -> int:
     if isinstance(prompt, str):
         return len(prompt.split())
     messages = asked.get("messages")
-    said = [one.get("content") for one in messages or () if isinstance(one, dict)]
-    return sum(len(text.split()) for text in said if isinstance(text, str))
+    said = [_text_of(one) for one in messages or () if isinstance(one, dict)]
+    return sum(len(text.split()) for text in said)
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    """What is said in a message: a text, or parts of which some are texts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [one.get("text") for one in parts if isinstance(one, dict)]
+    return " ".join(text for text in texts if isinstance(text, str))
 
 
 async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:

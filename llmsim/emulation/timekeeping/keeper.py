@@ -13,26 +13,19 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
-from llmsim.emulation.timekeeping.asleep import Sleepers
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
-SEVERAL = (
-    "the client has several processes, whose messages to each other are not counted: time moves "
-    "when all of them sleep"
-)
-"""Why two emulations of such a client may differ."""
-NEVER_ASLEEP = (
-    "the client's processes never sleep all at once, as those whose threads look for something by "
-    "the wall clock; `llmsim serve` answers any client"
-)
+NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve` answers any client"
+TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
-"""How often time passes when it goes by the wall clock, and how often to look who sleeps."""
+"""How often time passes when it goes by the wall clock."""
 
 
 class Steps(Protocol):
@@ -65,7 +58,11 @@ class Messages(Protocol):
         ...
 
     def is_quiet(self) -> bool:
-        """Nothing is under way between the client and here."""
+        """Nothing is under way between the client and here, as it has counted."""
+        ...
+
+    def looks_quiet(self) -> bool:
+        """The same of a client that sleeps, as the kernel has it."""
         ...
 
     def received(self, row: int, tokens: int) -> None:
@@ -108,6 +105,7 @@ class Keeper:
         """
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
+        self.threads = ClientThreads(self.time, folder / "waits", self._wake)
         self.relay: Messages | None = None
         """Stands between a client of its own and the server."""
         self._steps = steps
@@ -135,10 +133,6 @@ class Keeper:
         self._client_actors: set[Actor] = set()
         self._root: Actor | None = None
         """The client's first process."""
-        self._sleepers: Sleepers | None = None
-        """Of the client; they are asked where it has several processes, or threads that wait."""
-        self._looking: asyncio.Task[None] | None = None
-        self._all_sleep = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
             "join coordinator": (self._join_coordinator, self._hear_coordinator),
@@ -148,8 +142,6 @@ class Keeper:
         """A process of a client has joined."""
         self.messages = 0
         """That engine cores and processes of the client have sent."""
-        self.reasons: list[str] = []
-        """Why two emulations may differ."""
         self.failure: LlmsimError | None = None
         """What has ended the emulation; None: it goes on."""
 
@@ -157,6 +149,11 @@ class Keeper:
     def now_ps(self) -> int:
         """The virtual time."""
         return self.time.now_ps
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why two emulations may differ."""
+        return self.threads.reasons
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -238,9 +235,9 @@ class Keeper:
 
     def announce(self, comes: dict[int, int]) -> None:
         """Tells the processes of the client that wait what comes to their ports."""
-        self._may_wake_client()
+        self.threads.may_wake()
         for actor, (number, _) in self._waiting.items():
-            self._answer(actor, [number, comes])
+            self._answer_client(actor, number, comes)
 
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
@@ -255,15 +252,15 @@ class Keeper:
     def close(self) -> None:
         """The emulation is over: who leaves from now on has not died."""
         self._is_over = True
-        for task in (self._ticks, self._looking):
-            if task is not None:
-                task.cancel()
+        self.threads.close()
+        if self._ticks is not None:
+            self._ticks.cancel()
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
         under_way = self.relay.under_way() if self.relay is not None else ""
-        busy = self._looking is not None and not self._all_sleep
-        asleep = NEVER_ASLEEP if busy else ""
+        thread = self.threads.awake() if self.threads.need_a_look else ""
+        asleep = NEVER_ASLEEP.format(thread=thread) if thread else ""
         return " and ".join(filter(None, [self.time.blockers(), under_way, asleep]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -281,7 +278,7 @@ class Keeper:
                     actor = join(rest)
                     self._written[actor] = writer
                     if actor in self._client_actors:
-                        self._answer(actor, [0, None])
+                        self._answer_client(actor, 0, None)
                 else:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
@@ -305,16 +302,13 @@ class Keeper:
         return self.time.join("the coordinator", Turn.FOLLOWER)
 
     def _join_client(self, rest: list[Any]) -> Actor:
-        process, thread, stays = rest
-        if self.has_client and stays and SEVERAL not in self.reasons:
-            self.reasons.append(SEVERAL)
-        if self.has_client and self._looking is None:
-            self._looking = asyncio.create_task(self._look())
-        if not stays:
-            self.reasons.append(f'the client waits in its thread "{thread}"')
+        process = rest[0]
+        if self.has_client:
+            self.threads.joins_others(SEVERAL)
         actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        self.threads.join(process)
         if not self.has_client:
-            self._root, self._sleepers = actor, Sleepers(process)
+            self._root = actor
         self.has_client = True
         self._client_actors.add(actor)
         return actor
@@ -325,7 +319,7 @@ class Keeper:
         self._dozing.discard(actor)
         is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
-        self._may_wake_client()
+        self.threads.may_wake()
         self._moves.leaves(actor)
         if self._ranks is not None:
             self._ranks.leaves(actor)
@@ -333,7 +327,7 @@ class Keeper:
         self.time.leave(actor)
         if self._is_over:
             return
-        is_fork = is_child and self._looking is not None  # it may end without a word
+        is_fork = is_child and self.threads.act_together  # it may end without a word
         if not said_bye and not is_fork:
             self._degrade(self._death(actor.name))
         elif is_core:
@@ -348,20 +342,6 @@ class Keeper:
         self.time.degrade(why)
         if self._ticks is None and not self._is_over:
             self._ticks = asyncio.create_task(self._tick())
-
-    async def _look(self) -> None:
-        """A client of several processes, or threads that wait, waits when all of them sleep."""
-        assert self._sleepers is not None, "its first process has joined"
-        while True:
-            await asyncio.sleep(_TICK_S)
-            if not self._all_sleep and self._sleepers.all_sleep():
-                self._all_sleep = True
-                self._wake()
-
-    def _may_wake_client(self) -> None:
-        self._all_sleep = False
-        if self._sleepers is not None:
-            self._sleepers.forget()
 
     async def _tick(self) -> None:
         behind_ns = time.monotonic_ns() - self.time.now_ps // PS_PER_NS
@@ -473,11 +453,13 @@ class Keeper:
             self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        self._may_wake_client()
+        self.threads.may_wake()
         if kind == "client notes":
-            self.reasons += [why for why in rest if why not in self.reasons]
+            self.threads.notes(rest)
             return
-        if kind == "client waits":
+        if kind == "client thread":
+            self.threads.joins_others(f'the client asks the server in its thread "{rest[0]}"')
+        elif kind == "client waits":
             self._waiting[actor] = rest[0], rest[1]
             if self.relay is not None:
                 self.relay.told(rest[2], rest[3])
@@ -509,14 +491,15 @@ class Keeper:
                     self._clients_wake.set_result(True)
             elif actor is self._moves.actor:
                 self._moves.land()
+            elif self.threads.is_actor(actor):
+                self.threads.wake()
             elif actor in self._looks:
                 self.time.reports_under_way += 1  # it reports what it knows
                 self._answer(actor, self._looks.pop(actor))
             else:
-                self._may_wake_client()
+                self.threads.may_wake()
                 self._dozing.discard(actor)
-                number, _ = self._waiting.pop(actor, (None, None))
-                self._answer(actor, None if number is None else [number, None])
+                self._wake_one(actor)
         if self._moves.actor in woken:
             self._wake()  # perhaps nobody heard of it
 
@@ -525,25 +508,42 @@ class Keeper:
         relay, time = self.relay, self.time
         if relay is None:
             return
+        if self.threads.waits.is_full:
+            self.fail(NoProgressError(TOO_MANY))
         if time.degraded:
             relay.take_all()
-        is_quiet = relay.is_quiet() and self._client_waits()
+        is_quiet = self._client_is_quiet(relay)
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:
             relay.flush()
-            is_quiet = relay.is_quiet() and self._client_waits()
+            is_quiet = self._client_is_quiet(relay)
+        goes_on = bool(is_quiet or time.degraded)
         for actor in self._client_actors:
-            waits = actor in self._waiting or self._looking is not None
-            if waits and (is_quiet or time.degraded):
+            waits = actor in self._waiting or self.threads.need_a_look
+            if waits and goes_on:
                 time.waits(actor, self._waiting.get(actor, (0, None))[1])
             else:
                 time.works(actor)
+        self.threads.offer(is_quiet=goes_on)
 
-    def _client_waits(self) -> bool:
-        """All of its processes wait, or sleep."""
-        if self._looking is not None:
-            return self._all_sleep
-        return len(self._waiting) == len(self._client_actors)
+    def _client_is_quiet(self, relay: Messages) -> bool:
+        """All of its threads wait, and nothing is under way to them or from them."""
+        self.threads.main_threads(wait=len(self._waiting) == len(self._client_actors))
+        self.threads.find_others()
+        if self.threads.need_a_look:
+            return self.threads.all_sleep and relay.looks_quiet()
+        return relay.is_quiet()
+
+    def _wake_one(self, actor: Actor) -> None:
+        """An engine core, or a process of the client, goes on at the present time."""
+        if actor not in self._client_actors:
+            self._answer(actor, None)
+        elif actor in self._waiting:
+            self._answer_client(actor, self._waiting.pop(actor)[0], None)
+
+    def _answer_client(self, actor: Actor, number: int, comes: dict[int, int] | None) -> None:
+        """What comes before its time, or None; and whether several threads act together."""
+        self._answer(actor, [number, comes, self.threads.act_together])
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]
