@@ -37,7 +37,7 @@ namespace {
 constexpr int64_t kPsPerNs = 1000;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kEpochS = 2'100'000'000;  // clock.py: what time.time() says at the virtual zero
-constexpr int64_t kFarS = 9'000'000'000;                  // of a timespec
+constexpr int64_t kFarS = 9'000'000'000;    // of a timespec
 constexpr int64_t kLongestNs = INT64_MAX / kPsPerNs / 2;  // of virtual time
 // A wait ends so much later than it is asked to, as those of a kernel do, and a look takes as long:
 // programs look whether a time has passed, with clocks of doubles, and would look for ever at the
@@ -70,41 +70,43 @@ __thread int64_t seen_ps = 0;  // its clock, where that is ahead of the page
 
 int wake_signal() { return SIGRTMAX - 3; }
 
-template <class Function>
-Function* real(Function*& known, const char* name) {
-  if (known == nullptr) known = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
-  return known;
-}
+// A function of libc as libc has it, which is looked up when it is first called.
+template <class Signature>
+class Real;
 
-#define REAL(name, result, ...)                          \
-  result real_##name(__VA_ARGS__) {                      \
-    static result (*known)(__VA_ARGS__) = nullptr;       \
-    return real(known, #name)
-#define END }
+template <class Result, class... Arguments>
+class Real<Result(Arguments...)> {
+ public:
+  constexpr explicit Real(const char* name) : name_(name) {}
+  Result operator()(Arguments... arguments) {
+    if (known_ == nullptr) known_ = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
+    return known_(arguments...);
+  }
+
+ private:
+  using Function = Result(Arguments...);
+  const char* name_;
+  Function* known_ = nullptr;
+};
 
 using Mask = const sigset_t;
-REAL(clock_gettime, int, clockid_t clock, timespec* now)(clock, now); END
-REAL(gettimeofday, int, timeval* now, void* zone)(now, zone); END
-REAL(time, time_t, time_t* now)(now); END
-REAL(clock_nanosleep, int, clockid_t clock, int flags, const timespec* time, timespec* left)
-    (clock, flags, time, left); END
-REAL(poll, int, pollfd* files, nfds_t count, int timeout)(files, count, timeout); END
-REAL(ppoll, int, pollfd* files, nfds_t count, const timespec* timeout, Mask* mask)
-    (files, count, timeout, mask); END
-REAL(pselect, int, int count, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout, Mask* mask)
-    (count, in, out, bad, timeout, mask); END
-REAL(epoll_pwait, int, int file, epoll_event* events, int count, int timeout, Mask* mask)
-    (file, events, count, timeout, mask); END
-REAL(sem_wait, int, sem_t* semaphore)(semaphore); END
-REAL(sem_trywait, int, sem_t* semaphore)(semaphore); END
-REAL(sem_timedwait, int, sem_t* semaphore, const timespec* time)(semaphore, time); END
-REAL(sem_clockwait, int, sem_t* semaphore, clockid_t clock, const timespec* time)
-    (semaphore, clock, time); END
-REAL(pthread_cond_clockwait, int, pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
-     const timespec* time)(condition, mutex, clock, time); END
-REAL(pthread_mutex_timedlock, int, pthread_mutex_t* mutex, const timespec* time)(mutex, time); END
-#undef REAL
-#undef END
+constinit Real<int(clockid_t, timespec*)> real_clock_gettime{"clock_gettime"};
+constinit Real<int(timeval*, void*)> real_gettimeofday{"gettimeofday"};
+constinit Real<time_t(time_t*)> real_time{"time"};
+constinit Real<int(clockid_t, int, const timespec*, timespec*)> real_clock_nanosleep{
+    "clock_nanosleep"};
+constinit Real<int(pollfd*, nfds_t, int)> real_poll{"poll"};
+constinit Real<int(pollfd*, nfds_t, const timespec*, Mask*)> real_ppoll{"ppoll"};
+constinit Real<int(int, fd_set*, fd_set*, fd_set*, const timespec*, Mask*)> real_pselect{"pselect"};
+constinit Real<int(int, epoll_event*, int, int, Mask*)> real_epoll_pwait{"epoll_pwait"};
+constinit Real<int(sem_t*)> real_sem_wait{"sem_wait"};
+constinit Real<int(sem_t*)> real_sem_trywait{"sem_trywait"};
+constinit Real<int(sem_t*, const timespec*)> real_sem_timedwait{"sem_timedwait"};
+constinit Real<int(sem_t*, clockid_t, const timespec*)> real_sem_clockwait{"sem_clockwait"};
+constinit Real<int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)>
+    real_pthread_cond_clockwait{"pthread_cond_clockwait"};
+constinit Real<int(pthread_mutex_t*, const timespec*)> real_pthread_mutex_timedlock{
+    "pthread_mutex_timedlock"};
 
 // glibc has two versions of it, and dlsym would find the old one.
 int real_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
@@ -280,8 +282,7 @@ void clear_set(fd_set* set, int count) {
 
 int select_for(int count, fd_set* in, fd_set* out, fd_set* bad, int64_t ns, Mask* given) {
   OpenMask open(given);
-  Wait wait(until_ps_in(ns),
-            [&] { return real_pselect(count, in, out, bad, nullptr, open.mask); });
+  Wait wait(until_ps_in(ns), [&] { return real_pselect(count, in, out, bad, nullptr, open.mask); });
   if (!wait.timed_out) return wait.result;
   for (fd_set* set : {in, out, bad}) clear_set(set, count);
   return 0;
