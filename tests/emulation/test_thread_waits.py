@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from llmsim.emulation.client import client_environment, client_process
+from llmsim.emulation.engines.vllm import VllmApi
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.timekeeping.asleep import Sleepers, title_of
 from llmsim.emulation.timekeeping.keeper import Keeper
@@ -28,7 +29,9 @@ async def run(
     """
     keeper = Keeper(folder, [])
     async with keeper.listening():
-        keeper.relay = relay = Relay(keeper, lambda group, tokens: 0, lambda row, tokens: None, [])
+        keeper.relay = relay = Relay(
+            keeper, lambda group, tokens: 0, lambda row, tokens: None, [], VllmApi()
+        )
         listens, sends = await relay.listen(), asyncio.create_task(relay.run())
         environment = client_environment(
             linked_environment(folder), keeper, relay.port, folder / "client"
