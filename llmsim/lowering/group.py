@@ -501,7 +501,14 @@ def _program(
         linked.of_stage,
         padded_mixed(engine, request.max_tokens, request.token_multiple),
         engine.host_gap_ps,
-        graph_rules(engine, stages, request, request.token_multiple, prepares=True),
+        graph_rules(
+            engine,
+            stages,
+            request,
+            request.token_multiple,
+            prepares=True,
+            posts_reads=group.pd_type == "decode",
+        ),
         group.pcp,
         engine.host_sequence_ps,
     )

@@ -56,9 +56,11 @@ class Turns:
         self._await_turn()
 
     def end(self) -> None:
-        """Ends the program where it pauses."""
+        """Ends the program where it pauses; one that has not begun still can."""
+        if self._thread is None:
+            return
         self._ends = True
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             _wake(self._wakes_program)
             self._thread.join()
 
@@ -70,10 +72,9 @@ class Turns:
 
     def _run(self) -> None:
         try:
-            self._await_turn()
-            self._program()
-        except EndedError:
-            return
+            with contextlib.suppress(EndedError):
+                self._await_turn()
+                self._program()
         except BaseException as error:
             self._error = error
         self._runs = False
