@@ -6,7 +6,7 @@ from pathlib import Path
 from llmsim import _native
 from llmsim.api.checked.run_options import RunOptions
 from llmsim.api.cluster import Cluster
-from llmsim.api.preparation.prepare import compile_cluster
+from llmsim.api.preparation.prepare import Compiled, compile_cluster
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.errors import NotYetError
 from llmsim.endpoint.engine.async_engine import AsyncEngine, Listener
@@ -38,21 +38,7 @@ def built(
     `recorder` hears of all requests; `rows` are those that may be under way at a time.
     """
     compiled = compile_cluster(Cluster.load(options.cluster).parsed(), options)
-    if options.max_concurrency or options.horizon_ps is not None or options.outside:
-        raise NotYetError(
-            "--max-concurrency, --horizon and times of another ASTRA-sim do not fit requests that "
-            "come over HTTP; leave them out"
-        )
-    if compiled.lowered.layouts is not None:
-        raise NotYetError(
-            f"{options.cluster}: layouts do not switch under requests that come over HTTP in this "
-            "version; name one layout's instances under nodes"
-        )
-    if any(group.engine.scheduler == INSTALLED for group in compiled.lowered.groups):
-        raise NotYetError(
-            f"the scheduler {INSTALLED} has to know all requests before a run, and those of an "
-            f"endpoint come over HTTP; choose {VLLM}"
-        )
+    _check_live(compiled, options)
     live = live_simulation(
         compiled,
         rows,
@@ -84,6 +70,25 @@ def built(
         output_tokens,
         api_key,
     )
+
+
+def _check_live(compiled: Compiled, options: RunOptions) -> None:
+    """Raises NotYetError for what does not go with requests that come over HTTP."""
+    if options.max_concurrency or options.horizon_ps is not None or options.outside:
+        raise NotYetError(
+            "--max-concurrency, --horizon and times of another ASTRA-sim do not fit requests that "
+            "come over HTTP; leave them out"
+        )
+    if compiled.lowered.layouts is not None:
+        raise NotYetError(
+            f"{options.cluster}: layouts do not switch under requests that come over HTTP in this "
+            "version; name one layout's instances under nodes"
+        )
+    if any(group.engine.scheduler == INSTALLED for group in compiled.lowered.groups):
+        raise NotYetError(
+            f"the scheduler {INSTALLED} has to know all requests before a run, and those of an "
+            f"endpoint come over HTTP; choose {VLLM}"
+        )
 
 
 def _engine_options(group: LoweredGroup, media: tuple[Medium, ...]) -> EngineOptions:

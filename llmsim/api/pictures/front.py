@@ -87,15 +87,18 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     falls = front[0].y > front[-1].y
     for at, name in shown.items():
         is_right = places[at][0] > 0.5 and len(front) > 1  # a name there would leave the picture
-        is_below = is_right and falls
-        ax.annotate(
-            name,
-            (front[at].x, front[at].y),
-            textcoords="offset points",
-            xytext=(-6 if is_right else 4, -9 if is_below else 4),
-            ha="right" if is_right else "left",
-            fontsize=NAME_SIZE,
-        )
+        _name_point(ax, front[at], name, to_the_left=is_right, below=is_right and falls)
+
+
+def _name_point(ax: "Axes", point: Point, name: str, *, to_the_left: bool, below: bool) -> None:
+    ax.annotate(
+        name,
+        (point.x, point.y),
+        textcoords="offset points",
+        xytext=(-6 if to_the_left else 4, -9 if below else 4),
+        ha="right" if to_the_left else "left",
+        fontsize=NAME_SIZE,
+    )
 
 
 def _names_collide(

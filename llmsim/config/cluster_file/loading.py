@@ -239,15 +239,19 @@ def _field_of_lone_surrogate(value: Any, path: str) -> str:
     """
     if isinstance(value, str):
         return path if _is_lone(value) else ""
-    entries: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict) and any(_is_lone(key) for key in value):
+        return f"a key of {path or 'the document'}"
+    found = (_field_of_lone_surrogate(entry, below) for below, entry in _entries(value, path))
+    return next(filter(None, found), "")
+
+
+def _entries(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    """Paths and values of what an array or an object holds; nothing of other values."""
     if isinstance(value, list):
-        entries = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
-    elif isinstance(value, dict):
-        if any(_is_lone(key) for key in value):
-            return f"a key of {path or 'the document'}"
-        entries = ((f"{path}.{key}" if path else key, entry) for key, entry in value.items())
-    found = (_field_of_lone_surrogate(entry, below) for below, entry in entries)
-    return next((field for field in found if field), "")
+        return [(f"{path}[{index}]", entry) for index, entry in enumerate(value)]
+    if isinstance(value, dict):
+        return [(f"{path}.{key}" if path else key, entry) for key, entry in value.items()]
+    return ()
 
 
 def _is_lone(text: str) -> bool:

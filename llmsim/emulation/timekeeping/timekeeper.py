@@ -111,14 +111,16 @@ class Timekeeper:
         # An engine core may say that it has been woken before the coordinator does.
         return any(counts) or self.waves_under_way != 0
 
+    def _those_who(self, doing: Doing) -> list[Actor]:
+        return [actor for actor in self._actors if actor.doing is doing]
+
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
         if self.degraded:
             return self._wake([one for one in self._actors if self._goes_on_at_wall_speed(one)])
-        somebody_works = any(actor.doing is Doing.WORKS for actor in self._actors)
-        if self._messages_under_way or somebody_works:
+        if self._messages_under_way or self._those_who(Doing.WORKS):
             return []
-        settling = [actor for actor in self._actors if actor.doing is Doing.SETTLES]
+        settling = self._those_who(Doing.SETTLES)
         # Waiting ones first: what they send belongs to this time.
         due = self._first_due(Turn.ENGINE, Turn.CLIENT, Turn.THREADS) or settling
         return self._wake(due or self._due(Turn.FOLLOWER) or self._after_jump())
