@@ -340,7 +340,7 @@ def _real_servers(best: Candidate, question: Question) -> dict[str, Any] | None:
     from llmsim.api.cluster import Cluster
     from llmsim.api.report import summary_of
     from llmsim.api.run import prepared_run, settings_of
-    from llmsim.simulate import simulate
+    from llmsim.simulation.run import simulate
     from llmsim.sizing.emit import cluster_fields
 
     assert best.run is not None
