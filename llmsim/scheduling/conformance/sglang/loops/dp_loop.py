@@ -10,7 +10,9 @@ from typing import Any
 from llmsim.scheduling.conformance.cases import STEP_PS, TOKEN_PS, Case
 from llmsim.scheduling.conformance.sglang.host_copies import Copies
 from llmsim.scheduling.conformance.sglang.live import Loop
+from llmsim.scheduling.conformance.sglang.loops.decode_loop import DecodeLoop
 from llmsim.scheduling.conformance.sglang.loops.dp_ranks import Exchange
+from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
 
 
 class DpLoop(Loop):
@@ -53,13 +55,19 @@ class DpLoop(Loop):
         else:
             yield from steps
 
-    def _without_result(self, batch: Any) -> None:
-        if not batch:
-            self._scheduler.on_idle()
-            self._pass_time()
+    def _some(self, value: bool) -> bool:
+        return any(self._agreed(value))
 
     def _finds_more(self) -> bool:
         return any(self._agreed(super()._finds_more()))
 
     def _times_ahead(self) -> list[int]:
         return [time for times in self._agreed(super()._times_ahead()) for time in times]
+
+
+class DpPrefillLoop(DpLoop, PrefillLoop):
+    """One rank of a prefill server."""
+
+
+class DpDecodeLoop(DpLoop, DecodeLoop):
+    """One rank of a decode server."""
