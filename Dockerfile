@@ -7,7 +7,7 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.12-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[plot,timeline]" && rm -r /wheels \
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[plot,timeline,serve]" && rm -r /wheels \
     && useradd --create-home llmsim && mkdir /work && chown llmsim /work
 USER llmsim
 WORKDIR /work

@@ -14,7 +14,8 @@ from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InfeasibleError, NotYetError
 from llmsim.lowering.adjust.calibration import calibration_of
-from llmsim.validation.fit.means import Means, MeansComparison, calibrate_means, compare_means
+from llmsim.validation.fit.means import MeansComparison, calibrate_means, compare_means
+from llmsim.validation.logs.means_readers import Means
 from llmsim.validation.logs.recording import Recording, recording_of
 
 TRACES = "artifact/dataset/sharegpt_req300_rate10_{}.jsonl"
@@ -137,10 +138,10 @@ def h100(folder: Path) -> str:
         "smaller gap would bring both to 0 %. Published: the outputs of Llama-3-70B on four H100 "
         "took 0.2 ms for one sequence and 3.4 ms for 32 in vLLM of July 2024 "
         "(github.com/vllm-project/vllm, issue 6913). What these runs had of it was not measured, "
-        "so it is not in the model. Prefill and decode apart lack what the KV connector takes, "
-        "experts what their launches take: the measured series (artifact, figure 5) end in steps "
-        "of 50 tokens/s, 20 ms per token of a lone request, on 32 layers of experts as on 80 "
-        "dense ones.",
+        "so it is not in the model. Prefill and decode apart may lack more of what the KV "
+        "connector takes than its reads, experts what their launches take: the measured series "
+        "(artifact, figure 5) end in steps of 50 tokens/s, 20 ms per token of a lone request, on "
+        "32 layers of experts as on 80 dense ones.",
         "",
         "The same by hand: `llmsim calibrate MEANS.json <options> --fit host_gap_ns --out "
         "h100.json`, then `llmsim run ... --calibration h100.json` and `llmsim validate "

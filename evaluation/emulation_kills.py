@@ -1,6 +1,7 @@
 """What is left of an emulation when one of its processes is killed: `kill -9` of each in turn.
 
     python evaluation/emulation_kills.py --engine-python ENGINE/bin/python
+    python evaluation/emulation_kills.py --engine sglang --engine-python ENGINE/bin/python
 
 prints a row for each: the exit code and the sentence of `llmsim emulate`, how long it took to end,
 how many requests have their answers, whether these are those of an undisturbed emulation, and how
@@ -22,7 +23,7 @@ from llmsim.cli.arguments import OneSentenceParser
 from llmsim.emulation.processes import descendants
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
-LLMSIM = (sys.executable, "-m", "llmsim", "emulate", "vllm")
+LLMSIM = (sys.executable, "-m", "llmsim", "emulate")
 BENCH = shlex.split(
     "vllm bench serve --base-url {base_url} --model {model} --tokenizer {tokenizer} "
     "--dataset-name random --random-input-len 128 --random-output-len 32 --num-prompts 200 "
@@ -31,14 +32,33 @@ BENCH = shlex.split(
 KILL_AT_S = 8.0
 """Virtual time of the kill."""
 LONGEST_S = 300
-ACTORS = ("API server", "engine core", "client", "Timekeeper")
+ACTORS = {
+    "vllm": {
+        "API server": " serve ",
+        "engine core": "EngineCore",
+        "client": " bench serve ",
+        "Timekeeper": "",
+    },
+    "sglang": {
+        "API server": "sglang.launch_server",
+        "engine core": "sglang::schedul",
+        "detokenizer": "sglang::detoken",
+        "Timekeeper": "",
+    },
+}
+"""By engine: what the command line of each process has in it."""
+WORKLOAD = {
+    "vllm": ["--", *BENCH],
+    "sglang": ["--dataset", "synthetic:n=200,rate=10,input=fixed:128,output=fixed:32,seed=1"],
+}
+"""SGLang has the clients of `llmsim emulate`."""
 
 
-def started(python: Path, folder: Path) -> "subprocess.Popen[str]":
-    """An emulation with a client of its own; its temporary files are in the folder."""
+def started(engine: str, python: Path, folder: Path) -> "subprocess.Popen[str]":
+    """An emulation; its temporary files are in the folder."""
     folder.mkdir()
-    words = [*LLMSIM, "--engine-python", str(python), "--cluster-config", CLUSTER]
-    words += ["--run-dir", str(folder / "run"), "--", *BENCH]
+    words = [*LLMSIM, engine, "--engine-python", str(python), "--cluster-config", CLUSTER]
+    words += ["--run-dir", str(folder / "run"), *WORKLOAD[engine]]
     return subprocess.Popen(
         words,
         env=os.environ | {"TMPDIR": str(folder)},
@@ -58,14 +78,13 @@ def wait_for_virtual_time(process: "subprocess.Popen[str]", folder: Path) -> Non
     raise SystemExit(f"the emulation ended early: {process.communicate()[0][-500:]}")
 
 
-def victim(process: "subprocess.Popen[str]", actor: str) -> int:
+def victim(process: "subprocess.Popen[str]", engine: str, actor: str) -> int:
     """The process that plays that part."""
     if actor == "Timekeeper":
         return process.pid
     for pid in descendants(process.pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        names = {"API server": " serve ", "client": " bench serve ", "engine core": "EngineCore"}
-        if names[actor] in words and (actor == "client" or " bench " not in words):
+        if ACTORS[engine][actor] in words and (actor == "client" or " bench " not in words):
             return pid
     raise SystemExit(f"no {actor} was found")
 
@@ -79,12 +98,14 @@ def answers(folder: Path) -> dict[float, float]:
     return dict(zip(found["start_times"], found["ttfts"], strict=True))
 
 
-def killed(python: Path, folder: Path, actor: str, right: dict[float, float]) -> list[str]:
+def killed(
+    engine: str, python: Path, folder: Path, actor: str, right: dict[float, float]
+) -> list[str]:
     """A row of the table."""
-    process = started(python, folder)
+    process = started(engine, python, folder)
     wait_for_virtual_time(process, folder)
     family = [process.pid, *descendants(process.pid)]
-    os.kill(victim(process, actor), signal.SIGKILL)
+    os.kill(victim(process, engine, actor), signal.SIGKILL)
     began_s = time.monotonic()
     said, _ = process.communicate(timeout=LONGEST_S)
     while time.monotonic() - began_s < 30 and any(map(is_running, family)):
@@ -111,19 +132,24 @@ def is_running(pid: int) -> bool:
 def main() -> None:
     """Prints the table."""
     parser = OneSentenceParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", default="vllm", choices=ACTORS)
     parser.add_argument("--engine-python", type=Path, required=True)
-    parser.add_argument("--actors", nargs="*", default=ACTORS, choices=ACTORS)
+    parser.add_argument("--actors", nargs="*", default=[])
     given = parser.parse_args()
+    engine, python = given.engine, given.engine_python
+    unknown = set(given.actors) - set(ACTORS[engine])
+    if unknown:
+        parser.error(f"--actors: {min(unknown)} is none of {', '.join(ACTORS[engine])}")
     with tempfile.TemporaryDirectory() as folder:
-        whole = started(given.engine_python, Path(folder) / "whole")
+        whole = started(engine, python, Path(folder) / "whole")
         said, _ = whole.communicate(timeout=LONGEST_S)
         if whole.returncode != 0:
             raise SystemExit(said[-2000:])
         right = answers(Path(folder) / "whole")
         print("| killed | exit | s until all had ended | answers | same | left | sentence |")
         print("| --- | --- | --- | --- | --- | --- | --- |")
-        for actor in given.actors:
-            row = killed(given.engine_python, Path(folder) / actor.replace(" ", "_"), actor, right)
+        for actor in given.actors or ACTORS[engine]:
+            row = killed(engine, python, Path(folder) / actor.replace(" ", "_"), actor, right)
             print(f"| {' | '.join(row)} |", flush=True)
 
 

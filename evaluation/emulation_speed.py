@@ -1,6 +1,7 @@
 """How fast an emulation is, and whether fixed batch times come out (figures 8 to 10 of Revati).
 
     python evaluation/emulation_speed.py --engine-python ENGINE/bin/python
+    python evaluation/emulation_speed.py --engine sglang --engine-python ENGINE/bin/python
 
 prints two tables. The first has the devices' own times: speed, and CPU time per request. The second
 has steps of a fixed time at several rates: what clients see, against `llmsim run` with these steps.
@@ -18,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from llmsim.cli.arguments import OneSentenceParser
+from llmsim.emulation.engines import ENGINES
 
 CLUSTER = "cluster_config/h100_llama31_8b.json"
 LENGTHS = "input=lognormal:220,output=lognormal:190,seed=1"
@@ -38,12 +40,12 @@ def outputs(words: list[str], folder: Path) -> tuple[dict[str, Any], pd.DataFram
 
 
 def both(
-    python: Path, options: list[str], folder: Path
+    engine: str, python: Path, options: list[str], folder: Path
 ) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
     """(manifest, requests) of an emulation, and the requests of the run."""
-    given = ["--cluster-config", CLUSTER, *options]
-    engine = ["emulate", "vllm", "--engine-python", str(python)]
-    manifest, emulated = outputs([*engine, *given], folder / "emulated")
+    given = ["--cluster-config", CLUSTER, *ENGINES[engine].options(), *options]
+    emulates = ["emulate", engine, "--engine-python", str(python)]
+    manifest, emulated = outputs([*emulates, *given], folder / "emulated")
     _, simulated = outputs(["run", *given], folder / "run")
     return manifest, emulated, simulated
 
@@ -81,6 +83,7 @@ def speed(manifest: dict[str, Any], requests: int) -> list[str]:
 def main() -> None:
     """Prints the tables."""
     parser = OneSentenceParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", default="vllm", choices=ENGINES)
     parser.add_argument("--engine-python", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=300)
     given = parser.parse_args()
@@ -92,7 +95,7 @@ def main() -> None:
         load = f"synthetic:n={given.requests},rate={rate},{LENGTHS}"
         with tempfile.TemporaryDirectory() as folder:
             manifest, emulated, simulated = both(
-                given.engine_python, ["--dataset", load], Path(folder)
+                given.engine, given.engine_python, ["--dataset", load], Path(folder)
             )
         row = [str(rate), *speed(manifest, given.requests), worst(emulated, simulated)]
         print(f"| {' | '.join(row)} |", flush=True)
@@ -108,7 +111,9 @@ def main() -> None:
             steps.write_text(json.dumps({"beta": [1000 * batch_ms, 0, 0], "alpha": [0, 0, 0]}))
             options = ["--dataset", load, "--cost-source", f"blackbox:{steps}"]
             options += ["--max-num-batched-tokens", "512"]  # the paper's chunk
-            manifest, emulated, simulated = both(given.engine_python, options, Path(folder))
+            manifest, emulated, simulated = both(
+                given.engine, given.engine_python, options, Path(folder)
+            )
         row = [str(batch_ms), str(rate), *figures(emulated), worst(emulated, simulated)]
         print(f"| {' | '.join([*row, *speed(manifest, given.requests)])} |", flush=True)
 

@@ -75,7 +75,7 @@ def drawn(space: Space, count: int, seed: int = 0) -> list[Point]:
 def rungs(space: Space, folder: Path, points: Sequence[Point], jobs: int) -> list[list[Trial]]:
     """For every number of requests, the trials of all points."""
     with Workers(jobs, apart=True) as workers:
-        known = Trials(load_base(space), folder, workers, lambda _: None)
+        known = Trials(load_base(space), folder, workers)
         found = [known.of([{**point, REQUESTS: count} for point in points]) for count in COUNTS]
     return [
         [replace(one, point=point) for one, point in zip(trials, points, strict=True)]

@@ -199,6 +199,12 @@ class GraphRules:
     @prepare_sequence_ps.setter
     def prepare_sequence_ps(self, arg: int, /) -> None: ...
 
+    @property
+    def posts_reads(self) -> bool: ...
+
+    @posts_reads.setter
+    def posts_reads(self, arg: bool, /) -> None: ...
+
 class Program:
     def __init__(self, operators: Sequence[Operator], attention: Attention, padded_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], floor: LowerBound, host_gap_ps: int, largest_graph: int = 0, other_attentions: Sequence[Attention] = [], context_ranks: int = 1) -> None: ...
 
@@ -1376,6 +1382,12 @@ class GroupConfig:
     def api_latency_ps(self, arg: int, /) -> None: ...
 
     @property
+    def abort_latency_ps(self) -> int: ...
+
+    @abort_latency_ps.setter
+    def abort_latency_ps(self, arg: int, /) -> None: ...
+
+    @property
     def api_latency_per_token_ps(self) -> int: ...
 
     @api_latency_per_token_ps.setter
@@ -1818,9 +1830,9 @@ class KvTransferConfig:
     def __init__(self, push: bool, layerwise: bool, places: Sequence[Sequence[int]]) -> None:
         """places: of every group's ranks, by group."""
 
-    def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False) -> int:
+    def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False, posting_ps: tuple[int, int] = (0, 0)) -> int:
         """
-        Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.
+        Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for all); posting_ps is what a decode worker's host takes to post reads: for each rank that it reads from, and for each block of a layer. Returns the table's number.
         """
 
     @property
@@ -1829,14 +1841,27 @@ class KvTransferConfig:
 
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
 
+class PostedReads:
+    """Reads of KV that the hosts of an engine's workers post before a batch."""
+
+    def __init__(self) -> None: ...
+
+    def add(self, posts_ps: int, now_ps: int) -> None:
+        """They are given to the hosts, along with the next batch or without one."""
+
+    def take(self, now_ps: int) -> int:
+        """
+        What is left of them, in ps, for the hosts of a batch that is formed then.
+        """
+
 class OutsideTransfers:
     """KV of prompts that moves between engines outside of a simulation."""
 
     def __init__(self, config: KvTransferConfig, network: NetworkConfig) -> None: ...
 
-    def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> None:
+    def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> int:
         """
-        A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, then the decode group), of which it has `cached` tokens.
+        A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, then the decode group), of which it has `cached` tokens; returns how long its workers post the reads, in ps.
         """
 
     def next_event_ps(self) -> int | None:
@@ -2257,9 +2282,9 @@ class BatchRunner:
 
     def __init__(self, config: GroupConfig, program: Program, expanded: ExpandedConfig | None = None) -> None: ...
 
-    def run(self, items: Sequence[Sequence[int]], now_ps: int) -> tuple[int, int]:
+    def run(self, items: Sequence[Sequence[int]], now_ps: int, known_ps: int = 0, drafts_after: int = 0, posting_ps: int = 0) -> tuple[int, int]:
         """
-        (start, end) in ps of the next step, which may start then; items as of Program.step_ps.
+        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items as of Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts post reads of KV for posting_ps first.
         """
 
 class RoundRunner:
@@ -2294,7 +2319,7 @@ class PythonSchedulerConfig:
     A scheduler in Python (llmsim.scheduling.base.Scheduler) and its limits.
     """
 
-    def __init__(self, scheduler: object, kv: KvCacheConfig, speculation: SpeculationConfig = ...) -> None: ...
+    def __init__(self, scheduler: object, kv: KvCacheConfig, speculation: SpeculationConfig = ..., lora: LoraSlotsConfig = ...) -> None: ...
 
 class GroupSpec:
     """
@@ -2493,6 +2518,21 @@ class Simulation:
     def reusable_rows(self) -> list:
         """
         Rows of requests that have ended; they are forgotten, and may be asked again.
+        """
+
+    def progress(self, rows: Sequence[int]) -> dict:
+        """
+        The engine's times of these requests, their groups and counts, as the table of requests has them.
+        """
+
+    def engine_counters(self) -> dict:
+        """
+        Per group: requests that wait for something else than room, and totals of tokens that were looked up and found.
+        """
+
+    def step_tokens(self) -> list:
+        """
+        Per group: pairs of the tokens of a step that gave answers, and how many steps had them.
         """
 
     def gauges(self) -> list:

@@ -122,3 +122,20 @@ def test_pages_of_measurements_miss_no_run() -> None:
         text = page.read_text(encoding="utf-8")
         assert ": not run (" not in text, page.name
         assert "site-packages" not in text, page.name
+
+
+def test_the_readme_has_every_exit_code() -> None:
+    from llmsim.cli.commands.answers.size import NOTHING_MEETS
+    from llmsim.cli.commands.recordings.conformance import DIFFERENT
+    from llmsim.config import errors
+    from llmsim.emulation import errors as of_emulation
+
+    raised = {
+        one.exit_code
+        for module in (errors, of_emulation)
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, errors.LlmsimError)
+    }
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("| exit code |")[1]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", text.split("\n\n")[0], re.M)}
+    assert listed == {0, *raised, NOTHING_MEETS, DIFFERENT}

@@ -7,11 +7,13 @@ import importlib
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from figures.report import FigureReport, table
 from figures.runs import Workspace
 from llmsim.cli.arguments import OneSentenceParser
+from llmsim.cli.run.counted import Counted
 
 EVALUATION = Path(__file__).resolve().parents[1]
 FIGURES = (5, 6, 7, 8, 9, 10)
@@ -38,7 +40,9 @@ def main() -> int:
             options.output / f"figure_{number}", artifact.resolve() if artifact else None
         )
         work.folder.mkdir(parents=True, exist_ok=True)
-        report: FigureReport = module.build(work)
+        with Counted() as progress:
+            progress.begin(f"figure {number}: runs")
+            report: FigureReport = module.build(replace(work, watch=progress))
         report.write(work.folder)
         print("\n".join(table(report)))
         print(

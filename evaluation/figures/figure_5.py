@@ -53,10 +53,6 @@ SHARED = (
 """Mean, spread and ends of the lengths of the artifact's 300 ShareGPT requests (Llama, Phi); 4.6 %
 of the first's prompt tokens begin like an earlier prompt.
 """
-H100_ENGINE = ("--no-async-scheduling",)
-"""The vLLM of the recordings is not stated; they are older than asynchronous scheduling as a
-default.
-"""
 
 
 def runs(work: Workspace) -> list[Run]:
@@ -89,15 +85,20 @@ def _h100(work: Workspace, name: str, title: str) -> Run:
     trace = work.of_artifact(
         f"dataset/sharegpt_req300_rate10_{'mixtral' if name == 'SM' else 'llama'}.jsonl"
     )
-    content = cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
     options = ("--request-routing-policy", "RR", *h100_options(work), *_prefixes(name))
     return Run(
         f"H100_{name}",
         f"H100, {title}",
-        content,
+        h100_cluster(work, name),
         str(trace) if trace else _synthetic(name),
         options,
     )
+
+
+def h100_cluster(work: Workspace, name: str) -> Json | Path:
+    """The artifact's own cluster file of a configuration, else one with the data sheet's links."""
+    config = work.of_artifact(f"figure_5/H100/config/{name}_config.json")
+    return config or cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
 
 
 def h100_options(work: Workspace) -> tuple[str, ...]:
@@ -108,7 +109,7 @@ def h100_options(work: Workspace) -> tuple[str, ...]:
         if profiles
         else ("--cost-source", "silicon")
     )
-    return (*H100_ENGINE, *source)
+    return (*published.SYNCHRONOUS, *source)
 
 
 def _prefixes(name: str) -> tuple[str, ...]:

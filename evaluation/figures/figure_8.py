@@ -5,8 +5,7 @@ takes.
 from typing import Any
 
 from figures import published
-from figures.clusters import H100, H100_LINK, LLAMA_70B, MIXTRAL, cluster
-from figures.figure_5 import LLAMA, PHI, h100_options, instances
+from figures.figure_5 import LLAMA, PHI, h100_cluster, h100_options
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace
 from figures.style import OURS, PARTS, PEER, REAL, save, subplots
@@ -42,7 +41,7 @@ def runs(work: Workspace) -> list[Run]:
         Run(
             f"H100_{name}",
             title,
-            cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK),
+            h100_cluster(work, name),
             traces.get(name, str(llama or LLAMA)),
             ("--request-routing-policy", "RR", *h100_options(work), *published.NO_PREFIXES),
         )

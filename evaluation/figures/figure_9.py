@@ -1,10 +1,11 @@
 """Figure 9: throughput over time and latencies on a TPU v6e."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from figures import published
-from figures.clusters import LLAMA_8B, TPU_LINK, TPU_V6E, cluster, instance
+from figures.clusters import LLAMA_8B, TPU_LINK, TPU_V6E, Json, cluster, instance
 from figures.figure_5 import LLAMA
 from figures.report import Comparison, FigureReport
 from figures.runs import Run, Workspace, per_second
@@ -18,15 +19,26 @@ LATENCIES = [
 
 
 def runs(work: Workspace) -> list[Run]:
-    """Llama-3.1-8B on one chip; a published profile is used where the artifact's copy has it."""
+    """Llama-3.1-8B on one chip; the artifact's profile and cluster file where its copy has them."""
     trace = work.of_artifact("dataset/sharegpt_req300_rate10_llama.jsonl")
-    profiles = (
-        work.of_artifact("perf_models") if work.of_artifact("perf_models/TPU-v6e-1") else None
-    )
-    options = ("--profile-dir", str(profiles)) if profiles else ()
-    device = {**TPU_V6E, "hardware": "TPU-v6e-1"} if profiles else TPU_V6E
-    content = cluster([instance(device, LLAMA_8B)], TPU_LINK)
-    return [Run("TPU-v6e", "Llama-3.1-8B on one v6e chip", content, str(trace or LLAMA), options)]
+    options = (*published.SYNCHRONOUS, *published.NO_PREFIXES, *_profile(work))
+    title = "Llama-3.1-8B on one v6e chip"
+    return [Run("TPU-v6e", title, _cluster(work), str(trace or LLAMA), options)]
+
+
+def _profile(work: Workspace) -> tuple[str, ...]:
+    if not work.of_artifact("perf_models/TPU-v6e-1"):
+        return ()
+    return ("--profile-dir", str(work.of_artifact("perf_models")), *published.PROFILED)
+
+
+def _cluster(work: Workspace) -> Json | Path:
+    config = work.of_artifact("figure_9/config/SD_config.json")
+    if config:
+        return config
+    profiled = work.of_artifact("perf_models/TPU-v6e-1")
+    device = {**TPU_V6E, "hardware": "TPU-v6e-1"} if profiled else TPU_V6E
+    return cluster([instance(device, LLAMA_8B)], TPU_LINK)
 
 
 def build(work: Workspace) -> FigureReport:

@@ -6,13 +6,17 @@ PAPER = "LLMServingSim 2.0, ISPASS 2026"
 ARTIFACT = "the artifact (github.com/casys-kaist/LLMServingSim)"
 PROFILED = ("--disable-term", "host_gap")
 """The artifact's profiles were timed beside an engine and hold its host time."""
-EAGER = ("--no-async-scheduling", "--enforce-eager", *PROFILED)
+SYNCHRONOUS = ("--no-async-scheduling",)
+"""The engines of the recordings are older than asynchronous scheduling as a default: the logs that
+the artifact keeps are of vLLM 0.11.1 and 0.13.0rc2, those of H100 and TPU have no version.
+"""
+EAGER = (*SYNCHRONOUS, "--enforce-eager", *PROFILED)
 """The engine of the recordings on A6000: the server logs that the artifact keeps (figures 6 and 7,
 raw_data) are of vLLM 0.11.1 and 0.13.0rc2 with enforce_eager, before asynchronous scheduling was a
 default. It keeps none of H100.
 """
 NO_PREFIXES = ("--no-enable-prefix-caching",)
-"""The artifact's figure 5 has prefix caching in SD+PC only, and its figures 6 and 8 nowhere."""
+"""The artifact's figure 5 has prefix caching in SD+PC only, and its figures 6, 8 and 9 nowhere."""
 
 
 @dataclass(frozen=True)

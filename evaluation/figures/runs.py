@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmsim.sizing.workers.watch import NOBODY, Watch
+
 ROOT = Path(__file__).resolve().parents[2]
 FAILED = ": not run ("
 """What the remark of a run that failed holds (`Outcome.remark`)."""
@@ -55,6 +57,7 @@ class Workspace:
 
     folder: Path
     artifact: Path | None = None
+    watch: Watch = NOBODY
 
     def of_artifact(self, part: str) -> Path | None:
         """A file or folder of the artifact; None where it is absent.
@@ -103,6 +106,7 @@ class Workspace:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        self.watch.done(run.name)
         log = self.folder / "logs" / f"{run.name}.log"
         log.write_text(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")
         if done.returncode:

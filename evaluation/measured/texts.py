@@ -82,7 +82,8 @@ Causes are what the pages and the differences suggest; none was measured here.
   30.2 ms, and 40.2 here, the 99th percentile 246 ms, and 272 here. Decodes that touch fewer
   experts than a router without preferences would be as fast.
 - `*_share`: 1,000 sequences at once; steps of the real servers take longer than the tables' sums.
-- `h100_pdd` lacks the cost of the KV connector in each decode step, and no page states it.
+- `h100_pdd`: the artifact does not name the KV connector, nor the proxy. Reads as NIXL posts them
+  (`kv_reads`) explain more than half of what was missing in TPOT.
   `h100_sm`: the artifact's logs of another machine have no CUDA graphs, so that launches may
   bound its experts.
 - `nemotron_h200`: the recipe's command, as of the month's release; the states of sequences have

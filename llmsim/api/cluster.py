@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -98,6 +98,8 @@ class Cluster:
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
         data_parallel_size: int | None = None,
+        expert_parallel_size: int | None = None,
+        enable_expert_parallel: bool = False,
         **others: Any,
     ) -> Self:
         """`instances` copies of a model, or `prefill` and `decode` instances of it, on a device; or
@@ -106,9 +108,10 @@ class Cluster:
 
         `model` is a bundled model or the path of a `config.json`, `device` a device or the path of
         its data sheet, which gives memory, bandwidth and links. `tensor_parallel_size`,
-        `pipeline_parallel_size` and `data_parallel_size` are vLLM's names of `tp`, `pp` and `dp`:
-        the `dp` ranks of an instance share its experts, which are cut over `tp` x `dp` devices, or
-        stay whole with `ep` = `tp` x `dp`. `prefill_tp` and `decode_tp` take the place of `tp` in
+        `pipeline_parallel_size` and `data_parallel_size` are vLLM's names of `tp`, `pp` and `dp`,
+        `expert_parallel_size` is SGLang's of `ep`. The `dp` ranks of an instance share its experts,
+        which are cut over `tp` x `dp` devices, or stay whole with `ep` = `tp` x `dp`, which is what
+        vLLM's `enable_expert_parallel` sets. `prefill_tp` and `decode_tp` take the place of `tp` in
         instances of their role. Raises InputError where the model cannot be split so, where a role
         lacks its counterpart, and for a name that is none of these.
         """
@@ -118,15 +121,16 @@ class Cluster:
         pp = _one_size("pp", pp, "pipeline_parallel_size", pipeline_parallel_size)
         dp = _one_size("dp", dp, "data_parallel_size", data_parallel_size)
         _check_ranks(dp, attention, ffn)
+        if expert_parallel_size is not None:
+            ep = _one_size("ep", ep or 1, "expert_parallel_size", expert_parallel_size)
         sizes = {"tp": tp, "pp": pp, "dp": dp, "devices_per_node": devices_per_node}
         _check_counts(sizes if ep is None else {**sizes, "ep": ep}, 1)
         tp_of = _tp_of_roles(roles, {"prefill": prefill_tp, "decode": decode_tp})
         _check_names({"model": model, "device": device})
         model, device = fspath(model), fspath(device)
-        fields = starter_fields(
-            model, device, roles, Sizes(tp, pp, ep, dp), devices_per_node, tp_of
-        )
-        return cls.of(fields)
+        starter = Starter(tp_of, whole_experts=enable_expert_parallel)
+        each = Sizes(tp, pp, ep, dp)
+        return cls.of(starter_fields(model, device, roles, each, devices_per_node, starter))
 
     def __repr__(self) -> str:
         """The name and the description of the file, as far as a line goes."""
@@ -172,7 +176,6 @@ _CALLED_HERE = {
     "dp_size": "dp",
     "replicas": "instances",
     "num_instances": "instances",
-    "expert_parallel_size": "ep",
     "ep_size": "ep",
     "tp_size": "tp",
     "pp_size": "pp",
@@ -195,6 +198,8 @@ _BUILD = (
         "tensor_parallel_size",
         "pipeline_parallel_size",
         "data_parallel_size",
+        "expert_parallel_size",
+        "enable_expert_parallel",
     ),
 )
 
@@ -336,26 +341,54 @@ def cluster_of(cluster: Any) -> Cluster:
     )
 
 
+@dataclass(frozen=True)
+class Starter:
+    """What differs by role in a starter file."""
+
+    tp_of: Mapping[str | None, int] = field(default_factory=dict)
+    """The tp of roles with another."""
+    whole_experts: bool = False
+    """Whether experts are spread whole over all devices of an instance's stage."""
+
+    def sizes(self, role: str | None, sizes: Sizes) -> Sizes:
+        """Of a role's instances; raises InputError for another `ep` than whole experts take."""
+        own = sizes._replace(tp=self.tp_of.get(role, sizes.tp))
+        if not self.whole_experts:
+            return own
+        ranks = own.tp * own.dp
+        if own.ep not in (None, 1, ranks):
+            raise InputError(
+                f"ep is {own.ep} beside enable_expert_parallel, which spreads whole experts over "
+                f"{ranks} devices; leave ep out",
+                field="ep",
+                value=own.ep,
+            )
+        return own._replace(ep=ranks)
+
+
 def starter_fields(
     model: str,
     device: str,
     roles: Sequence[str | None],
     sizes: Sizes,
     devices_per_node: int,
-    tp_of: Mapping[str | None, int] | None = None,
+    starter: Starter | None = None,
 ) -> dict[str, Any]:
     """The keys of a starter file: an instance for each role (None: both), on a node or, where it is
-    larger, on several of its own.
-
-    `tp_of` has the tp of roles with another. Raises InputError where the model cannot be split so.
+    larger, on several of its own. Raises InputError where the model cannot be split so.
     """
+    from llmsim.model import load_model
     from llmsim.model.hardware import data_sheet
 
-    own = tp_of or {}
-    placed = {
-        role: _placed(
-            model, device, role, sizes._replace(tp=own.get(role, sizes.tp)), roles, devices_per_node
+    starter = starter or Starter()
+    if starter.whole_experts and not load_model(model).num_experts:
+        raise InputError(
+            f"enable_expert_parallel is given, but {model} has no experts; leave it out",
+            field="enable_expert_parallel",
+            value=True,
         )
+    placed = {
+        role: _placed(model, device, role, starter.sizes(role, sizes), roles, devices_per_node)
         for role in dict.fromkeys(roles)
     }
     sheet = data_sheet(device)

@@ -67,13 +67,11 @@ def report(
     A mapping names the runs. `why` is "ttft", "tpot" or "e2el": further runs then test what would
     help the 99th percentile of that metric. Raises InputError.
     """
-    from llmsim.export.files import check_writable
+    from llmsim.export.files import check_page
     from llmsim.export.html_report.page import write_report
 
     target = Path(path)
-    if target.suffix not in (".html", ".htm"):
-        raise InputError(f"{target}: the name of a report ends in .html", field="path")
-    check_writable(target)
+    check_page("path", target)
     named = runs if isinstance(runs, Mapping) else _named(_listed(runs))
     _listed(list(named.values()))
     with TemporaryDirectory() as temporary:

@@ -1,9 +1,10 @@
 """Every resolved value of a cluster file, and why it is what it is."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
+from pydantic import BaseModel
 
 from llmsim.config.cluster_file.cluster import Cluster
 from llmsim.config.cluster_file.instance import Instance
@@ -29,7 +30,13 @@ ATTRIBUTES = {
 }
 """Attributes of a group that are not a key of the file without `_size`."""
 PS_PER_NS = 1000
-GIVEN = ("model_name", "hardware", "pd_type")
+GIVEN = {"model_name": "model_name", "hardware": "hardware", "pd_type": "role"}
+"""Keys of an instance that are taken as they are, and the attributes of its group."""
+WITHOUT_EFFECT = ("$schema", "description")
+"""Keys that are there for editors and people."""
+
+PriceOf = Callable[[Group], tuple[float | None, str]]
+"""USD that an hour of one of a group's devices costs, and who says so."""
 
 DIGITS = 12
 """Decimals of a GiB beyond which a byte does not change."""
@@ -44,20 +51,20 @@ class Explained(Struct, frozen=True):
     why: str
 
 
-def explain(cluster: Cluster, deployment: Deployment, field: str = "") -> list[Explained]:
-    """All resolved values, or those at and below a path; raises InputError where there are none."""
-    found = list(_rows(cluster, deployment))
-    wanted = [
-        one
-        for one in found
-        if not field or one.field == field or one.field.startswith((f"{field}.", f"{field}["))
-    ]
+def explain(
+    cluster: Cluster, deployment: Deployment, price_of: PriceOf, field: str = ""
+) -> list[Explained]:
+    """All resolved values, then what the file's other keys say; or those at and below a path.
+    Raises InputError where there are none.
+    """
+    cluster = cluster.model_copy()
+    cluster._document = cluster._document.with_lines()
+    resolved = {one.field: one for one in _rows(cluster, deployment, price_of)}
+    stated = [one for one in _stated(cluster) if one.field not in resolved]
+    found = [*resolved.values(), *stated]
+    wanted = [one for one in found if _is_at_or_below(one.field, field)]
     if not wanted:
-        paths = [one.field for one in found]
-        last = field.rpartition(".")[2]
-        ends = [path for path in paths if path.endswith(f".{last}")]
-        ends = ends or [path for path in paths if path.rpartition(".")[2].startswith(f"{last}_")]
-        close = f' (did you mean "{ends[0]}"?)' if ends else nearest(field, paths)
+        close = _near(field, [one.field for one in found])
         raise InputError(
             f"--field {field} is no resolved value of {cluster.path}{close}; without --field all "
             "are listed",
@@ -68,7 +75,21 @@ def explain(cluster: Cluster, deployment: Deployment, field: str = "") -> list[E
     return wanted
 
 
-def _rows(cluster: Cluster, deployment: Deployment) -> Iterator[Explained]:
+def _is_at_or_below(path: str, field: str) -> bool:
+    """Whether a path is a field, or inside it; every path is below none."""
+    return not field or path == field or path.startswith((f"{field}.", f"{field}["))
+
+
+def _near(field: str, paths: list[str]) -> str:
+    """What a field that is none may mean: a path whose last key is the same, or begins with it."""
+    last = field.rpartition(".")[2]
+    same = (path for path in paths if path.endswith(f".{last}"))
+    longer = (path for path in paths if path.rpartition(".")[2].startswith(f"{last}_"))
+    meant = next(same, None) or next(longer, None)
+    return nearest(field, paths) if meant is None else f' (did you mean "{meant}"?)'
+
+
+def _rows(cluster: Cluster, deployment: Deployment, price_of: PriceOf) -> Iterator[Explained]:
     links = deployment.link
     bandwidths = [value / 1e9 for value in links.bandwidth_bytes_per_s]
     latencies = [value / PS_PER_NS for value in links.latency_ps]
@@ -87,18 +108,18 @@ def _rows(cluster: Cluster, deployment: Deployment) -> Iterator[Explained]:
     for group in deployment.groups:
         if group.field_path not in seen:
             seen.add(group.field_path)
-            yield from _group(cluster, group, *locations[group.field_path])
+            yield from _group(cluster, group, *locations[group.field_path], price_of)
 
 
 def _group(
-    cluster: Cluster, group: Group, location: Location, instance: Instance
+    cluster: Cluster, group: Group, location: Location, instance: Instance, price_of: PriceOf
 ) -> Iterator[Explained]:
     def row(name: str, value: Any, why: str) -> Explained:
         return Explained(f"{group.field_path}.{name}", value, why)
 
-    for name in GIVEN:
+    for name, attribute in GIVEN.items():
         given = name in instance.model_fields_set
-        value = getattr(group, name)
+        value = getattr(group, attribute)
         yield row(name, value, _at(cluster, (*location, name)) if given else "default")
     for name, keys in LAYOUT.items():
         used = [key for key in keys if key in instance.model_fields_set]
@@ -112,17 +133,51 @@ def _group(
         if key in group.memory_from_sheet:
             why = f"data sheet of {group.hardware}"
         yield row(f"npu_mem.{key}", value, why)
-    price = group.price_per_device_hour
-    yield row(
-        "price_per_device_hour",
-        price,
-        f"data sheet of {group.hardware}, if it has one"
-        if price is None
-        else _at(cluster, (*location, "price_per_device_hour")),
-    )
+    price, source = price_of(group)
+    if group.price_per_device_hour is not None:
+        source = _at(cluster, (*location, "price_per_device_hour"))
+    yield row("price_per_device_hour", price, source)
     engine = group.engine
     for name, value in engine.shown().items():
         yield row(name, value, _engine_origin(cluster, location, instance, name, engine.origin))
+
+
+def _stated(cluster: Cluster) -> Iterator[Explained]:
+    """What the file says, and the defaults of the sections that it has, key by key."""
+    for location, value, given in _values(cluster, ()):
+        if location[-1] in WITHOUT_EFFECT or (cluster.layouts and location[0] == "nodes"):
+            continue
+        why = _at(cluster, location) if given else "default"
+        yield Explained(field_path(location), value, why)
+
+
+def _values(
+    value: Any, location: Location, given: bool = True
+) -> Iterator[tuple[Location, Any, bool]]:
+    """Every value of a section and of those inside it that is not None, where it is, and whether
+    the file gives it.
+    """
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            inside = getattr(value, name)
+            key = field.alias or name
+            yield from _values(inside, (*location, key), given and name in value.model_fields_set)
+    elif isinstance(value, dict) and _has_sections(value.values()):
+        for key, inside in value.items():
+            yield from _values(inside, (*location, key), given)
+    elif isinstance(value, tuple) and _has_sections(value):
+        for i, inside in enumerate(value):
+            yield from _values(inside, (*location, i), given)
+    elif value is not None and value != () and value != {}:
+        yield location, value, given
+
+
+def _has_sections(values: Any) -> bool:
+    """Whether the members of a list or an object are sections, or lists of them."""
+    return any(
+        isinstance(one, BaseModel) or (isinstance(one, tuple) and _has_sections(one))
+        for one in values
+    )
 
 
 def _engine_origin(

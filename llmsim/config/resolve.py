@@ -37,7 +37,7 @@ from llmsim.config.engine.profile import (
     EngineProfile,
     load_profile,
 )
-from llmsim.config.engine.schedulers import KINDS, VLLM, check_async_stages
+from llmsim.config.engine.schedulers import INSTALLED, KINDS, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
@@ -227,7 +227,7 @@ def _engine(
     if not args.is_default("async_scheduling"):
         check_async_stages(args, profile, cluster.position(location), stages)
         return args
-    if args.scheduler == VLLM and profile.async_stages:
+    if args.scheduler in (VLLM, INSTALLED) and profile.async_stages:
         return args
     origin = {**args.origin, "async_scheduling": f"off with {stages} pipeline stages"}
     return replace(args, async_scheduling=False, origin=MappingProxyType(origin))

@@ -1,7 +1,8 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmsim import _native
 from llmsim.emulation.in_engine.channel import row_of
@@ -27,6 +28,17 @@ class Schedule:
         self.items.append(items)
 
 
+class Begun(NamedTuple):
+    """A step that has begun."""
+
+    end: int
+    """In ps; in lock-step, its number."""
+    tokens: list[list[int]]
+    """Of each item of its batch."""
+    looks_ps: int
+    """When its workers look for KV that has moved."""
+
+
 class Model(Protocol):
     """What the model answers (`llmsim.scheduling.conformance.model_runner.ModelRunner`)."""
 
@@ -34,8 +46,16 @@ class Model(Protocol):
         """A request runs for the first time, or again."""
         ...
 
+    def forgets(self, row: int, known: int) -> None:
+        """A request holds so many tokens, and what was sampled behind them has been dropped."""
+        ...
+
     def sample(self, row: int, scheduled: int, drafts: int, *, holds: bool) -> list[int]:
         """Its tokens of a step."""
+        ...
+
+    def sampled(self, row: int) -> int:
+        """Tokens that it has had so far."""
         ...
 
 
@@ -43,8 +63,10 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
     """The batch of these items (`Channel.step`), and the tokens that it gives each of them."""
     batch: Batch = []
     tokens = []
-    for name, scheduled, before, drafts, started in items:
+    for name, scheduled, before, drafts, started, *held in items:
         row = row_of(name)
+        if held:
+            model.forgets(row, *held)
         if started:
             model.starts(row, before)
         tokens.append(model.sample(row, scheduled, drafts, holds=not started))
@@ -52,31 +74,81 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
     return batch, tokens
 
 
+DraftsAfter = Callable[["_native.SpeculationConfig", list[list[Any]]], int]
+"""How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+
+
+def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+    """As vLLM's drafters."""
+    return speculation.drafts_after(len(items))
+
+
 class Devices:
     """The devices of one group."""
 
-    def __init__(self, group: LoweredGroup, model: Model) -> None:
+    def __init__(
+        self, group: LoweredGroup, model: Model, drafts_after: DraftsAfter = drafts_by_sequences
+    ) -> None:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
+        self._drafts_after = drafts_after
+        self._speculation = group.scheduler.speculation
+        self._rows: list[int] = []
+        """Of the last step."""
+        self._program, self._layers = group.program, group.scheduler.host_cache.layers
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
+        self._posted_reads = _native.PostedReads()
         self._given_ps = [0]
         """After each call, the end of the last step that gave tokens."""
         self.schedule = Schedule()
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, and the tokens of each item (`Channel.step`)."""
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """The workers' hosts post reads of KV for so long, before they launch the next step."""
+        self._posted_reads.add(posts_ps, now_ps)
+
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+        """The next step (`Channel.step`). `waits`: when it may begin, and when KV that its layers
+        read begins to come and is there; 0: none comes.
+        """
         batch, tokens = answered(self._model, items)
-        start_ps = max(now_ps, self._tokens_known_ps())
-        _, end_ps = self._runner.run([(tokens, before) for _, tokens, before in batch], start_ps)
+        posting_ps = self._posted_reads.take(now_ps)
+        # The host prepares the step from now on, whenever its tokens are known.
+        sizes = [
+            (tokens, before, item[3])
+            for (_, tokens, before), item in zip(batch, items, strict=True)
+        ]
+        proposed = self._drafts_after(self._speculation, items)
+        known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
+        _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps)
+        self._rows = [row for row, _, _ in batch]
         self.schedule.add(now_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
-        return end_ps, tokens
+        return Begun(end_ps, tokens, now_ps + posting_ps)
+
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
+        most = self._speculation.drafts_after(len(self._rows))
+        proposes, sampled = self._speculation.proposes, self._model.sampled
+        return [most if proposes(row, sampled(row)) else 0 for row in self._rows]
 
     def empty_step(self) -> None:
         """The engine has called its workers without a batch."""
         self._given_ps.append(self._given_ps[-1])
+
+    def _copied_ps(self, sizes: list[tuple[int, int, int]], waits: list[int]) -> int:
+        """The earliest start with which the first layer and the last one have their KV in time, as
+        in the core (`Group::copied`).
+        """
+        not_before_ps, began_ps, ended_ps = waits
+        if ended_ps == 0:
+            return not_before_ps
+        layers = self._layers
+        step_ps = self._program.step_ps(sizes) // self._stages
+        first_ps = began_ps + (ended_ps - began_ps) // layers
+        last_ps = ended_ps - step_ps // layers * (layers - 1)
+        return max(not_before_ps, first_ps, last_ps)
 
     def _tokens_known_ps(self) -> int:
         """When the first of several stages has the tokens that it computes on, as in the core

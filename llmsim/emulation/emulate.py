@@ -13,30 +13,29 @@ from pathlib import Path
 
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.core import Workload
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
+from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.processes import cpu_seconds
+from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.servers.relay import Relay
-from llmsim.emulation.servers.server import Server, engine_version, vllm_environment, vllm_server
+from llmsim.emulation.servers.server import Server, engine_server, free_port
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 
 STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
-_BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
 _IDLE_SHARE = 0.005
 """A process that computes less of its time does not compute: it looks whether it may."""
 _LOOK_S = 0.5
@@ -66,8 +65,10 @@ class Emulated:
     """From the first request on."""
     start_s: float
     """Of the server, and of a client of its own."""
-    cpu_s: float
-    """Of the server and of this process: the clients, the clock and the times of steps."""
+    cpu_s: float | None
+    """Of the server and of this process: the clients, the clock and the times of steps. None: a
+    process of the server has ended before the others.
+    """
     reasons: tuple[str, ...]
     """Why another emulation may differ; none: it gives the same."""
     failure: LlmsimError | None
@@ -83,6 +84,7 @@ class Client:
 
 
 def emulate(
+    engine: Engine,
     prepared: Prepared,
     python: Path,
     log: Path,
@@ -95,28 +97,23 @@ def emulate(
     beside it, so that the results of a client name the same place each time. Raises InputError and
     NotYetError before it starts; what ends it later is in the result.
     """
+    engine.check(prepared, engine_args)
     stages = engine_stages(prepared)
     if client is None:
-        check_workload(prepared.workload, prepared.simulation.clients)
-    elif _needs_proxy(stages):
+        check_workload(prepared.workload, hands_over=len(stages) > 1)
+    elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
-            "-- is followed by a client, which needs one server: `llmsim emulate` itself chooses "
-            "among several, or among ranks in lock-step, and passes requests from prefill to "
-            "decode; give it --dataset"
+            "--endpoint: the requests of a client after -- take no time of the API server beside "
+            "api_latency_ns; leave the option out, or give --dataset in place of the client"
         )
-    version = engine_version(python)
-    engine_args = [*engine_args, *_checked_ranks(version, stages[0].servers[0])]
+    version = engine.version(python)
+    engine_args = [*engine_args, *engine.release_options(version, stages)]
     if client is not None:
-        client_command(client.words, python)
+        client_command(client.words, python, engine)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
-        one = _Emulation(prepared, stages, python, Path(folder), log.parent / "model", client)
+        model = log.parent / "model"
+        one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, list(engine_args)))
-
-
-def _needs_proxy(stages: Sequence[EngineStage]) -> bool:
-    """Whether somebody in front of the servers chooses for each request."""
-    several = sum(len(stage.servers) for stage in stages) > 1
-    return several or stages[0].servers[0].lockstep is not None
 
 
 class Stall:
@@ -151,6 +148,7 @@ class _Emulation:
 
     def __init__(
         self,
+        engine: Engine,
         prepared: Prepared,
         stages: Sequence[EngineStage],
         python: Path,
@@ -158,17 +156,22 @@ class _Emulation:
         model: Path,
         client: Client | None,
     ) -> None:
+        self._engine = engine
         self._prepared, self._stages, self._client = prepared, stages, client
         self._engines = [server for stage in stages for server in stage.servers]
         self._group = group = self._engines[0].first
         self._python, self._folder = python, folder
-        self._requests = engine_requests(prepared.workload, stops=not group.engine.ignore_eos)
-        self._endless = EndlessAnswers()
+        self._requests = engine_requests(
+            prepared.workload,
+            stops=not group.engine.ignore_eos,
+            ranked=engine.ranks_requests(self._engines[0]),
+        )
+        self._endless: list[EndlessAnswers] = []
+        """Of a client's requests, for each group."""
         self._devices = self._all_devices()
         links = None
         if len(stages) > 1:
-            tokens = prepared.workload.input_tokens.tolist()
-            links = Links(prepared.lowered, tokens, self._prefill_of)
+            links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
         in_step = self._engines[0].lockstep is not None
         self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
         self._relay: Relay | None = None
@@ -186,7 +189,8 @@ class _Emulation:
         """By number of engine core."""
         groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
         if lockstep is None:
-            return [Devices(one, self._model_of(one)) for one in groups]
+            drafts_after = self._engine.drafts_after
+            return [Devices(one, self._model_of(one), drafts_after) for one in groups]
         rounds = Rounds(groups, lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)
@@ -194,31 +198,26 @@ class _Emulation:
         ]
 
     def _model_of(self, group: LoweredGroup) -> Model:
-        if self._client is not None:
-            return self._endless
         assert group.scheduler is not None, "engine_stages looked"
+        if self._client is not None:
+            self._endless.append(EndlessAnswers(group.scheduler.speculation))
+            return self._endless[-1]
         return ModelRunner(self._requests, group.scheduler.speculation)
 
     def _environments(self) -> list[dict[str, str]]:
         """Of each server."""
         return [
-            vllm_environment(one.first, self._settings(one), self._folder / f"server{number}")
+            self._engine.environment(one, self._settings(one), self._folder / f"server{number}")
             for number, one in enumerate(self._engines)
         ]
 
-    def _settings(self, engine: EngineServer) -> dict[str, object]:
-        group = engine.first
+    def _settings(self, server: EngineServer) -> dict[str, object]:
         return {
             "pid": os.getpid(),
             "clock": str(self._keeper.clock_path),
             "socket": str(self._keeper.socket_path),
-            "first_engine": group.info.index,
-            "connector": engine.connector,
-            "lockstep": engine.lockstep is not None,
-            "kv_windows": [0],
-            "device_name": group.info.hardware,
-            "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
-            "v2_runner": bool(group.engine.use_v2_model_runner),
+            "first_engine": server.first.info.index,
+            **self._engine.settings(server),
         }
 
     @contextmanager
@@ -226,22 +225,15 @@ class _Emulation:
         self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
     ) -> Iterator[list[Server]]:
         """All servers; each beside the first one has a log of its own."""
+        servers = []
         with ExitStack() as stack:
-            yield [
-                stack.enter_context(
-                    vllm_server(
-                        self._python,
-                        engine,
-                        environment,
-                        self._model,
-                        log if number == 0 else log.with_name(f"server{number}.log"),
-                        engine_args,
-                    )
-                )
-                for number, (engine, environment) in enumerate(
-                    zip(self._engines, environments, strict=True)
-                )
-            ]
+            for number, one in enumerate(self._engines):
+                port = free_port()
+                command = self._engine.command(self._python, one, self._model, port)
+                own_log = log if number == 0 else log.with_name(f"server{number}.log")
+                started = engine_server(command, engine_args, environments[number], port, own_log)
+                servers.append(stack.enter_context(started))
+            yield servers
 
     async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
         """Starts the servers, and everything after them."""
@@ -258,17 +250,17 @@ class _Emulation:
                 for server in servers:
                     await server.ready()
                 started = time.monotonic()
-                before_s = _computed_s(servers)
+                before = _computed_s(servers)
                 try:
                     await self._load(servers, environments[0])
                 except LlmsimError as error:
                     failure = error
                 ended = time.monotonic()
-                cpu_s = _computed_s(servers) - before_s
+                cpu_s = computed_since(before, _computed_s(servers))
                 degraded, reasons = keeper.time.degraded, self._reasons()
                 keeper.close()
         except LlmsimError as error:
-            failure, ended, cpu_s = error, time.monotonic(), 0.0
+            failure, ended, cpu_s = error, time.monotonic(), None
             degraded, reasons = "", ()
         if self._relay is not None and self._relay.first_s is not None:
             started = self._relay.first_s
@@ -303,11 +295,14 @@ class _Emulation:
                 self._requests,
                 self._group.info.model_name,
                 self._doors([server.port for server in servers]),
+                self._engine.endpoint(self._engines[0]),
+                self._prepared.simulation.clients,
             )
             await self._until(self._clients.run(), servers)
             return
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._endless.joins)
-        relay.server_port = servers[0].port
+        stages = self._doors([server.port for server in servers])
+        api = self._engine.openai
+        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages, api)
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())
@@ -317,9 +312,14 @@ class _Emulation:
             "model": self._group.info.model_name,
             "tokenizer": str(self._model),
         }
-        command = filled(client_command(self._client.words, self._python), values)
+        words = client_command(self._client.words, self._python, self._engine)
+        command = filled(words, values)
         environment = client_environment(
-            environment, self._keeper, relay.port, self._folder / "client"
+            environment,
+            self._keeper,
+            relay.port,
+            self._folder / "client",
+            self._engine.before_client,
         )
         try:
             with client_process(
@@ -338,9 +338,20 @@ class _Emulation:
         if process.returncode != 0:
             raise NoProgressError(f"the client has ended with exit code {process.returncode}")
 
+    def _joins(self, row: int, tokens: int) -> None:
+        """A client's request has reached an engine core."""
+        for one in self._endless:
+            one.joins(row, tokens)
+
+    def _prompt_tokens(self, row: int) -> int:
+        if self._relay is not None:
+            return self._relay.input_tokens[row]
+        return int(self._prepared.workload.input_tokens[row])
+
     def _prefill_of(self, row: int) -> int:
-        assert self._clients is not None, "they have sent the request"
-        return self._clients.passed[row][0]
+        sender = self._clients if self._relay is None else self._relay
+        assert sender is not None, "it has sent the request"
+        return sender.passed[row][0]
 
     def _doors(self, ports: Sequence[int]) -> list[Stage]:
         """`ports`: of the servers, in their order."""
@@ -354,18 +365,14 @@ class _Emulation:
     def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
         """One for each rank where requests choose theirs."""
         if server.lockstep is None:
-            return [Door(port, self._api_times(server.first), server.first.info.index)]
+            return [door_of(server.first, port, self._prepared.workload)]
         return [
-            Door(port, self._api_times(one), one.info.index, rank)
+            door_of(one, port, self._prepared.workload, rank)
             for rank, one in enumerate(server.groups)
         ]
 
-    def _api_ps(self, tokens: int) -> int:
-        return _api_ps(self._group, tokens)
-
-    def _api_times(self, group: LoweredGroup) -> list[int]:
-        """By row."""
-        return [_api_ps(group, int(tokens)) for tokens in self._prepared.workload.input_tokens]
+    def _api_ps(self, group: int, tokens: int) -> int:
+        return _api_ps(self._prepared.lowered.groups[group], tokens)
 
     async def _until(self, work: Awaitable[None], servers: list[Server]) -> None:
         """Raises what ends the emulation before the work does."""
@@ -455,18 +462,16 @@ class _Emulation:
         )
 
 
-def _checked_ranks(version: str, engine: EngineServer) -> list[str]:
-    """Options of the server for its data-parallel ranks; NotYetError for a release that does not
-    run them as the simulation does.
-    """
-    if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
-        raise NotYetError(
-            f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes ranks "
-            "in lock-step, by other rules than 0.33; name an interpreter with that"
-        )
-    if engine.lockstep is not None:
-        return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
-    return []
+def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None = None) -> Door:
+    """The server of a group, or its rank in lock-step."""
+    return Door(
+        port,
+        [_api_ps(group, int(tokens)) for tokens in workload.input_tokens],
+        group.info.index,
+        rank,
+        leaving_ps=group.native.api_latency_ps + group.native.abort_latency_ps,
+        api_server=None if group.engine.endpoint is None else group.native.api_server,
+    )
 
 
 def _api_ps(group: LoweredGroup, tokens: int) -> int:
@@ -475,9 +480,10 @@ def _api_ps(group: LoweredGroup, tokens: int) -> int:
     return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
 
 
-def _computed_s(servers: list[Server]) -> float:
-    """CPU time of this process and of the servers."""
-    return time.process_time() + sum(cpu_seconds(one.process.pid) for one in servers)
+def _computed_s(servers: list[Server]) -> dict[int, float]:
+    """CPU time of this process and of the servers' processes, by their ids."""
+    others = cpu_seconds_of(one.process.pid for one in servers)
+    return others | {os.getpid(): time.process_time()}
 
 
 def _degraded(why: str, asked: Asked, answers: dict[int, Answer]) -> DegradedError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim import _native
-from llmsim.emulation.devices import Batch, Model, Schedule, answered
+from llmsim.emulation.devices import Batch, Begun, Model, Schedule, answered
 from llmsim.lowering import LoweredGroup
 
 
@@ -38,10 +38,12 @@ class Rounds:
         self._runner = _native.RoundRunner(configs, programs, expanded)
         self._members = [_Member() for _ in groups]
 
-    def offer(self, member: int, batch: Batch, now_ps: int) -> int:
-        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy."""
+    def offer(self, member: int, batch: Batch, now_ps: int, formed_ps: int | None = None) -> int:
+        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. None:
+        it is formed now.
+        """
         one = self._members[member]
-        one.offered.append(_Offered(now_ps, batch))
+        one.offered.append(_Offered(now_ps if formed_ps is None else formed_ps, batch))
         number = len(one.ends_ps) + len(one.offered) - 1
         while all(each.offered for each in self._members):
             self._begin(now_ps)
@@ -72,16 +74,31 @@ class RankDevices:
     def __init__(self, group: LoweredGroup, model: Model, rounds: Rounds, member: int) -> None:
         self._depth = group.native.depth
         self._model, self._rounds, self._member = model, rounds, member
+        self._formed_ps: int | None = None
+        """When the next batch is formed, if before it is offered."""
 
     @property
     def schedule(self) -> Schedule:
         """The rank's batches."""
         return self._rounds.schedule(self._member)
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The number of the next step, and the tokens of each item (`Channel.step`)."""
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """Ranks in lock-step read no KV of others."""
+
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+        """The next step (`Channel.step`); ranks in lock-step have no copies to wait for."""
         batch, tokens = answered(self._model, items)
-        return self._rounds.offer(self._member, batch, now_ps), tokens
+        formed_ps, self._formed_ps = self._formed_ps, None
+        number = self._rounds.offer(self._member, batch, now_ps, formed_ps)
+        return Begun(number, tokens, now_ps)
+
+    def forms(self, now_ps: int) -> None:
+        """The next batch is formed, and waits for other ranks."""
+        self._formed_ps = now_ps
+
+    def drafts(self) -> list[int]:
+        """Ranks in lock-step propose none."""
+        return []
 
     def dummy(self, now_ps: int) -> int:
         """Joins a round without work; the number of the dummy (`goes_on_ps`)."""

@@ -25,7 +25,7 @@ from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.load import Answer
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
-from llmsim.simulate import native_simulation
+from llmsim.simulation.run import native_simulation
 
 PS_PER_MS = PS_PER_S // 1000
 EVENTS_PER_CALL, WALL_MS_PER_CALL = 100_000, 1_000
@@ -157,7 +157,7 @@ def _times(answer: Answer | None, *, done: bool) -> dict[str, Any]:
         arrival, times = answer.arrival_ps, answer.token_ps
     first, finish = times[0] if times else None, times[-1] if done else None
     return {
-        "status": "finished" if done else "running" if times else "waiting",
+        "status": "finished" if done else _unfinished(answer),
         "arrival_ps": arrival,
         "first_token_ps": first,
         "finish_ps": finish,
@@ -166,6 +166,12 @@ def _times(answer: Answer | None, *, done: bool) -> dict[str, Any]:
         "e2el_ps": None if finish is None or arrival is None else finish - arrival,
         "itl_ps": [after - before for before, after in pairwise(times)],
     }
+
+
+def _unfinished(answer: Answer | None) -> str:
+    if answer is not None and answer.gave_up:
+        return "cancelled"
+    return "running" if answer is not None and answer.token_ps else "waiting"
 
 
 Step = tuple[int, int, list[tuple[int, int, int]]]

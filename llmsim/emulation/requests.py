@@ -5,9 +5,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from llmsim.config.errors import NotYetError
-from llmsim.core import Clients, Workload
+from llmsim.core import Workload
 from llmsim.scheduling.conformance.vllm.installed import live_requests
-from llmsim.scheduling.conformance.vllm.live import LiveRequest
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 VOCABULARY = 1 << 30
 """Token ids that the emulated model has."""
@@ -15,9 +15,12 @@ _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
 
-def engine_requests(workload: Workload, *, stops: bool) -> list[LiveRequest]:
-    """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids."""
-    return [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+def engine_requests(workload: Workload, *, stops: bool, ranked: bool = False) -> list[LiveRequest]:
+    """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids. Without
+    `ranked`, they have no priorities.
+    """
+    requests = [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+    return requests if ranked else [replace(one, priority=0) for one in requests]
 
 
 def request_name(row: int) -> str:
@@ -25,13 +28,28 @@ def request_name(row: int) -> str:
     return f"{row:09d}"
 
 
-def check_workload(workload: Workload, clients: Clients | None) -> None:
-    """NotYetError where its clients do what ours do not."""
+def check_workload(workload: Workload, *, hands_over: bool) -> None:
+    """NotYetError where its clients do what ours do not; `hands_over`: prompts and answers are
+    computed apart.
+    """
+    if hands_over and workload.may_give_up:
+        raise NotYetError(
+            "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks): "
+            "`llmsim emulate` passes requests from prefill to decode to their end; leave it out, "
+            "or give one instance without a pd_type"
+        )
     for is_so, what in (
-        (clients is not None, "--max-concurrency"),
-        (workload.timeout_ps is not None, "--request-timeout"),
-        (workload.cancel_after_tokens is not None, "cancel_after_toks of the trace"),
-        (workload.priority is not None, "priorities of the trace"),
+        (
+            any(
+                one is not None
+                for one in (
+                    workload.draft_depth,
+                    workload.acceptance_rate,
+                    workload.accepted_drafts,
+                )
+            ),
+            "drafts of single requests of the trace",
+        ),
         (workload.adapter is not None, "adapters of the trace"),
         (workload.encoder_inputs is not None, "encoder_inputs of the trace"),
         (len(workload) >= 10**9, "more than 999,999,999 requests"),

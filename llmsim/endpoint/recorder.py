@@ -46,6 +46,9 @@ class TraceRecorder:
             line["adapter"] = self._adapter_name(stream.adapter)
         self._pending[stream.number] = line
 
+    def refused(self, stream: Stream) -> None:
+        """A request that found no room is no part of the run."""
+
     def _adapter_name(self, adapter: LoraAdapter) -> str:
         """Its name, with a mark for each adapter of another path that was called so before."""
         if adapter.number not in self._adapters:

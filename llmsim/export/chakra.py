@@ -85,7 +85,7 @@ def write_trace(path: Path | str, nodes: Iterable[TraceNode]) -> None:
             for node in nodes:
                 file.write(_framed(_message(node)))
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror})") from None
+        raise InputError(f"{path} cannot be written ({error.strerror})", file=str(path)) from None
 
 
 def _unpacked(path: Path, packed: bytes) -> bytes:
@@ -93,7 +93,9 @@ def _unpacked(path: Path, packed: bytes) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
             data = stream.read(MAX_WHOLE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({error}); expected a Chakra trace") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); expected a Chakra trace", file=str(path)
+        ) from None
     if len(data) > MAX_WHOLE_BYTES:
         raise too_large(path)
     return data
@@ -118,7 +120,9 @@ def read_trace(path: Path | str) -> Iterator[TraceNode]:
             if number > 0:
                 yield _decode(record)
         except (IndexError, DecodeError):
-            raise InputError(f"{path}: record {number} is damaged or cut off") from None
+            raise InputError(
+                f"{path}: record {number} is damaged or cut off", file=str(path)
+            ) from None
 
 
 def to_networkx(nodes: Iterable[TraceNode]) -> "networkx.DiGraph":

@@ -28,7 +28,9 @@ def check_writable(path: str | Path) -> Path:
         raise InputError("the output is -, which is no file; name one, or give /dev/stdout")
     try:
         if target.is_dir():
-            raise InputError(f"{target}: the output is a folder, but must be a file")
+            raise InputError(
+                f"{target}: the output is a folder, but must be a file", file=str(target)
+            )
         if _is_special(target):
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +39,17 @@ def check_writable(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise _unwritable(target, error) from None
     return target
+
+
+def check_page(option: str, path: Path) -> None:
+    """Makes sure, before any work, that `path` can be written and is named as a page of HTML is;
+    raises InputError.
+    """
+    if path.suffix not in (".html", ".htm"):
+        raise InputError(
+            f"{option} {path}: the name of a page ends in .html", field=option, value=str(path)
+        )
+    check_writable(path)
 
 
 def keep_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:
@@ -67,7 +80,8 @@ def check_writable_folder(path: str | Path) -> Path:
         if target.exists() and not target.is_dir():
             raise InputError(
                 f"{target}: a file, but must be a folder; name one, or a path that does not "
-                "exist yet"
+                "exist yet",
+                file=str(target),
             )
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target, prefix=".llmsim."):
@@ -135,7 +149,7 @@ def packed_writer(path: str | Path) -> Iterator[IO[bytes]]:
                 import pyarrow as pa
             except ImportError:
                 raise InputError(
-                    f"{path}: writing zstd needs pyarrow; choose another ending"
+                    f"{path}: writing zstd needs pyarrow; choose another ending", file=str(path)
                 ) from None
             with pa.CompressedOutputStream(stream, "zstd") as packed:
                 yield packed
@@ -175,5 +189,6 @@ def _is_special(path: Path) -> bool:
 def _unwritable(path: Path, error: OSError | ValueError) -> InputError:
     return InputError(
         f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose "
-        "another place"
+        "another place",
+        file=str(path),
     )

@@ -150,6 +150,7 @@ def _fingerprint(path: str | Path) -> dict[str, Any]:
             size = stream.tell()
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read again for the manifest ({error.strerror or error})"
+            f"{path}: cannot be read again for the manifest ({error.strerror or error})",
+            file=str(path),
         ) from None
     return {"path": str(path), "sha256": digest, "bytes": size}

@@ -181,7 +181,7 @@ def _extras() -> Check:
 
 
 def _gpu() -> Check:
-    """No GPU is needed; one allows `python -m profiler measure`."""
+    """No GPU is needed; one allows `python -m llmsim.profiler measure`."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return Check("gpu", True, "none found; simulations need none")

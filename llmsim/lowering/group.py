@@ -501,7 +501,14 @@ def _program(
         linked.of_stage,
         padded_mixed(engine, request.max_tokens, request.token_multiple),
         engine.host_gap_ps,
-        graph_rules(engine, stages, request, request.token_multiple, prepares=True),
+        graph_rules(
+            engine,
+            stages,
+            request,
+            request.token_multiple,
+            prepares=True,
+            posts_reads=group.pd_type == "decode",
+        ),
         group.pcp,
         engine.host_sequence_ps,
     )
@@ -665,6 +672,7 @@ def _native_group(
     )
     latency_ps = ns_to_ps(frontend_costs(group.engine, model).latency_ns)
     native.api_latency_ps = group.engine.api_latency_ps + latency_ps
+    native.abort_latency_ps = ns_to_ps(load_profile(group.engine.engine_profile).abort_latency_ns)
     if not computes_ffns(group):
         native.api_server = api_server(group.engine, model, group.pd_type)
     native.api_latency_per_token_ps = per_token_ps

@@ -133,18 +133,21 @@ def _read(path: Path) -> Hardware:
         checked = _sheet_reader().model_validate_json(json.dumps(fields))
     except OSError as error:
         raise InputError(
-            f"{path}: the data sheet cannot be read ({error.strerror or error})"
+            f"{path}: the data sheet cannot be read ({error.strerror or error})", file=str(path)
         ) from None
     except ValidationError as error:
-        raise InputError(f"{path}: {_problem(error)}; {YOUR_OWN} shows a whole one") from None
+        raise InputError(
+            f"{path}: {_problem(error)}; {YOUR_OWN} shows a whole one", file=str(path)
+        ) from None
     except ValueError as error:
-        raise InputError(f"{path}: the data sheet is not JSON ({error})") from None
+        raise InputError(f"{path}: the data sheet is not JSON ({error})", file=str(path)) from None
     sheet = Hardware(**dict(checked))
     price = sheet.price_per_device_hour
     if price is not None and not 0 <= price <= MOST_USD_PER_HOUR:
         raise InputError(
             f"{path}: price_per_device_hour is {price:g}; USD from 0 to {MOST_USD_PER_HOUR:,} were "
-            "expected"
+            "expected",
+            file=str(path),
         )
     numbers = {name: getattr(sheet, name) for name in _LEAST}
     numbers |= {f"flops.{name}": rate for name, rate in sheet.flops.items()}
@@ -153,7 +156,8 @@ def _read(path: Path) -> Hardware:
         least = _LEAST.get(name, 1)
         if number is not None and not least <= number <= _MOST:
             raise InputError(
-                f"{path}: {name} is {number}; a whole number from {least} to 10^18 was expected"
+                f"{path}: {name} is {number}; a whole number from {least} to 10^18 was expected",
+                file=str(path),
             )
     return sheet
 

@@ -1,4 +1,4 @@
-"""Entry point of `python -m profiler`."""
+"""Entry point of `python -m llmsim.profiler`."""
 
 import sys
 

@@ -30,6 +30,12 @@ class RouterSpec(Struct, frozen=True):
     python: Callable[[], Router] | None = None
     """Makes a fresh one for a run."""
 
+    @property
+    def reads_caches(self) -> bool:
+        """Whether it hears what the prefix caches of groups hold."""
+        weighs_caches = self.name == "WEIGHTED" and self.options.get("prefix", 1) > 0
+        return self.python is None and (self.name == "PREFIX" or weighs_caches)
+
     def position(self) -> str:
         """`file:line` of a router written in Python; empty for a native one."""
         if self.python is None:

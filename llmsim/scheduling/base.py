@@ -35,7 +35,9 @@ class Scheduler(Protocol):
     ends the run. One that may find something by being asked again, with nothing else having
     happened, has a method `asks_again() -> bool`, which is called when nothing is in flight and
     `build` gave nothing. One whose empty batches take places among those in flight has an attribute
-    `queues_empty_batches`.
+    `queues_empty_batches`. One with a method `set_round(round)` hears in front of each `build` how
+    many rounds its lock-step has run, if it is a data-parallel rank. One that says itself how many
+    batches are in flight has an attribute `depth`.
     """
 
     def add(self, request: int) -> None:

@@ -139,7 +139,8 @@ class Journal:
             if first != self._head:
                 raise InputError(
                     f"{self._path} is of another search (another file, trace or version of "
-                    "llmsim); name another --output, or remove it"
+                    "llmsim); name another --output, or remove it",
+                    file=str(self._path),
                 )
             self._read(lines)
         whole = [

@@ -48,7 +48,7 @@ def read_json_or_yaml(path: Path) -> Any:
         text = input_files.read_text(path)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})", file=str(path)
         ) from None
     if path.suffix == ".json":
         try:
@@ -57,7 +57,7 @@ def read_json_or_yaml(path: Path) -> Any:
             where = f"{path}:{error.lineno}:{error.colno}"
             raise InputError(f"{where}: not valid JSON ({error.msg}); correct the line") from None
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not valid JSON ({error})") from None
+            raise InputError(f"{path}: not valid JSON ({error})", file=str(path)) from None
     import yaml
 
     try:
@@ -65,7 +65,9 @@ def read_json_or_yaml(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         raise InputError(_broken_yaml(path, error)) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+        raise InputError(
+            f"{path}: not valid YAML ({' '.join(str(error).split())})", file=str(path)
+        ) from None
 
 
 def _broken_yaml(path: Path, error: Any) -> str:
@@ -86,7 +88,8 @@ def converted(path: Path, data: Any, kind: type[Kind], form: Form) -> Kind:
         raise InputError(f"{path}: {sentence}", file=str(path), field=_path(steps)) from None
     except UnicodeEncodeError:
         raise InputError(
-            f"{path}: a key or a text holds one half of a surrogate pair, which is no character"
+            f"{path}: a key or a text holds one half of a surrogate pair, which is no character",
+            file=str(path),
         ) from None
 
 

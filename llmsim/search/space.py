@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,13 @@ class SearchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str = ""
 
 
-SPELLINGS = {"minimize": "minimise", "maximize": "maximise"}
-"""Fields of a search file that may be spelt in the American way."""
+SPELLINGS = {
+    "minimize": "minimise",
+    "maximize": "maximise",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+}
+"""Fields of a search file by other names: in American spelling, and as vLLM calls them."""
 FIGURES = "a list of figures, such as [devices, p99_ttft_ms]"
 NUMBERS = "a list of whole numbers, such as [1, 2, 4]"
 FORM = Form(
@@ -223,12 +228,15 @@ def load_space(path: Path) -> Space:
     file = converted(path, _respelt(path, read_json_or_yaml(path)), SearchFile, FORM)
     plans = _plans(path, file)
     if not file.vary and not plans:
-        raise InputError(f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]")
+        raise InputError(
+            f"{path}: vary is empty; name what varies, such as replicas: [2, 4, 8]", file=str(path)
+        )
     _check_objectives(path, file)
     _check_names(path, file)
     if not 1 <= file.devices_per_node <= 1 << 16:
         raise InputError(
-            f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}"
+            f"{path}: devices_per_node is {file.devices_per_node}; it must be from 1 to {1 << 16}",
+            file=str(path),
         )
     if file.halving is not None:
         _check_halving(path, file.halving)
@@ -241,17 +249,37 @@ def load_space(path: Path) -> Space:
 
 
 def _respelt(path: Path, data: Any) -> Any:
-    """The file with its own spelling of what is American; InputError where it has both."""
+    """The file with its own names of fields and options; InputError where it has one twice."""
     if not isinstance(data, dict):
         return data
-    for american, ours in SPELLINGS.items():
-        if american in data and ours in data:
+    renamed = _renamed(path, data, lambda name: SPELLINGS.get(name, name))
+    for part in ("vary", "options"):
+        if isinstance(renamed.get(part), dict):
+            renamed[part] = _renamed(path, renamed[part], _dashed)
+    return renamed
+
+
+def _dashed(name: str) -> str:
+    """An option that is written with underscores, as vLLM allows, in its own spelling."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _renamed(path: Path, data: dict[Any, Any], named: Callable[[str], str]) -> dict[Any, Any]:
+    """The data by other keys; raises InputError where two keys become one."""
+    renamed: dict[Any, Any] = {}
+    before: dict[Any, Any] = {}
+    for key, value in data.items():
+        ours = named(key) if isinstance(key, str) else key
+        if ours in renamed:
             raise InputError(
-                f"{path}: {american} is given, and so is {ours}, which means the same; keep one of "
-                "them",
-                field=american,
+                f"{path}: {key} is given, and so is {before[ours]}, which means the same; keep one "
+                "of them",
+                file=str(path),
+                field=str(key),
             )
-    return {SPELLINGS.get(key, key): value for key, value in data.items()}
+        renamed[ours] = value
+        before[ours] = key
+    return renamed
 
 
 def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
@@ -260,12 +288,15 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
     if bool(file.cluster) == bool(given) or (given and len(given) < len(OF_A_MODEL)):
         named = " and ".join(["cluster"] * bool(file.cluster) + given) or "nothing"
         raise InputError(
-            f"{path}: it names {named}; give either cluster, or model, hardware and gpus"
+            f"{path}: it names {named}; give either cluster, or model, hardware and gpus",
+            file=str(path),
         )
     if file.cluster:
         extra = [name for name in SHAPING if getattr(file, name)]
         if extra:
-            raise InputError(f"{path}: {extra[0]} goes with model, hardware and gpus; remove it")
+            raise InputError(
+                f"{path}: {extra[0]} goes with model, hardware and gpus; remove it", file=str(path)
+            )
         return {}
     template = Template(
         file.model,
@@ -283,7 +314,8 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
     for name in file.vary:
         if not name.startswith("--") and name != RATE:
             raise InputError(
-                f"{path}: vary names {name}; beside a model, options of `llmsim run` and rate vary"
+                f"{path}: vary names {name}; beside a model, options of `llmsim run` and rate vary",
+                file=str(path),
             )
     return plans_of(str(path), template, file.devices_per_node)
 
@@ -291,13 +323,18 @@ def _plans(path: Path, file: SearchFile) -> dict[str, Plan]:
 def _check_objectives(path: Path, file: SearchFile) -> None:
     if not (file.minimise or file.maximise):
         raise InputError(
-            f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms"
+            f"{path}: nothing to minimise or maximise; name figures such as devices or p95_ttft_ms",
+            file=str(path),
         )
     if twice := sorted(set(file.minimise) & set(file.maximise)):
-        raise InputError(f"{path}: {twice[0]} is to be minimised and maximised; keep one of them")
+        raise InputError(
+            f"{path}: {twice[0]} is to be minimised and maximised; keep one of them", file=str(path)
+        )
     for name, bound in file.require.items():
         if bound == Bound():
-            raise InputError(f"{path}: require.{name} says nothing; give at_least or at_most")
+            raise InputError(
+                f"{path}: require.{name} says nothing; give at_least or at_most", file=str(path)
+            )
 
 
 def _check_names(path: Path, file: SearchFile) -> None:
@@ -306,12 +343,14 @@ def _check_names(path: Path, file: SearchFile) -> None:
         if name in MANAGED or (name in file.options and not name.startswith("--")):
             raise InputError(
                 f"{path}: {name} cannot be given here; options are those of `llmsim run` for one "
-                "run's result"
+                "run's result",
+                file=str(path),
             )
         if name.startswith("--") and not OPTION.fullmatch(name):
             raise InputError(
                 f"{path}: {name!r:.80} is no name of an option; write --name, and its value "
-                "behind the colon"
+                "behind the colon",
+                file=str(path),
             )
     for name, value in (
         *file.options.items(),
@@ -337,20 +376,26 @@ def bounds_of(load: Load) -> dict[str, Bound]:
 def check_load(path: Path, load: Load, *, varied: bool) -> None:
     """Raises InputError for a load that has no range, no bounds, or a rate that varies too."""
     if varied:
-        raise InputError(f"{path}: vary and load both name rate; keep one of them")
+        raise InputError(f"{path}: vary and load both name rate; keep one of them", file=str(path))
     if not 0 < load.rate.first < load.rate.last <= MOST or load.rate.step or load.rate.factor:
         raise InputError(
             f"{path}: load.rate is from {load.rate.first} to {load.rate.last}; give two rates "
-            "above 0 in ascending order, without a step or factor"
+            "above 0 in ascending order, without a step or factor",
+            file=str(path),
         )
     if isinstance(load.until, str) and load.until != "vidur":
-        raise InputError(f'{path}: load.until is "{load.until}"; give bounds, or vidur')
+        raise InputError(
+            f'{path}: load.until is "{load.until}"; give bounds, or vidur', file=str(path)
+        )
     if not load.until or any(bound == Bound() for bound in bounds_of(load).values()):
         raise InputError(
-            f"{path}: load.until says nothing; give bounds, such as goodput.share: 0.9"
+            f"{path}: load.until says nothing; give bounds, such as goodput.share: 0.9",
+            file=str(path),
         )
     if not 1e-4 <= load.precision <= 1:
-        raise InputError(f"{path}: load.precision is {load.precision}; it must be 0.0001 to 1")
+        raise InputError(
+            f"{path}: load.precision is {load.precision}; it must be 0.0001 to 1", file=str(path)
+        )
 
 
 def _check_halving(path: Path, halving: Halving) -> None:
@@ -358,10 +403,13 @@ def _check_halving(path: Path, halving: Halving) -> None:
     if not counts or counts[0] < 1 or sorted(set(counts)) != counts:
         raise InputError(
             f"{path}: halving.requests is {counts}; give ascending numbers of requests, such as "
-            "[250, 1000, 2000]"
+            "[250, 1000, 2000]",
+            file=str(path),
         )
     if not 0 <= halving.margin <= 10:
-        raise InputError(f"{path}: halving.margin is {halving.margin}; it must be from 0 to 10")
+        raise InputError(
+            f"{path}: halving.margin is {halving.margin}; it must be from 0 to 10", file=str(path)
+        )
 
 
 def _check_json(where: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, groupby
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmsim.config.errors import InputError, PluginRefused
 from llmsim.config.files.code_identity import code_hash
-from llmsim.search.apply import Base, Run, run_of
+from llmsim.search.apply import Base, Run, run_of, shown
 from llmsim.search.figures import (
     DEVICES,
     PRICE,
@@ -38,6 +38,7 @@ from llmsim.search.rates import RATE
 from llmsim.search.space import REQUESTS, Point, bounds_of
 from llmsim.search.successive_halving.bounds import Bounds
 from llmsim.search.successive_halving.ceilings import Ceilings
+from llmsim.sizing.workers.watch import NOBODY, Watch
 from llmsim.sizing.workers.workers import WorkerDied, Workers
 
 INTERRUPTED = (-signal.SIGINT, -signal.SIGTERM)
@@ -54,11 +55,11 @@ class Trials:
         base: Base,
         folder: Path,
         workers: Workers,
-        tell: Callable[[Trial], None],
+        watch: Watch = NOBODY,
         *,
         allow_plugins: bool = False,
     ) -> None:
-        self._base, self._folder, self._tell = base, folder, tell
+        self._base, self._folder, self._watch = base, folder, watch
         self._workers, self._allow_plugins = workers, allow_plugins
         self._found: dict[str, Trial] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +83,7 @@ class Trials:
         alike = [list(found) for _, found in neighbours]
         pool = ThreadPoolExecutor(self._workers.jobs)
         failed: list[Point] = []
+        self._watch.begin("points", len(wanted))
         try:
             for trial in chain.from_iterable(pool.map(self._trials, alike)):
                 if trial.state == "failed":
@@ -99,7 +101,7 @@ class Trials:
 
     def _keep(self, trial: Trial) -> None:
         self._found[key_of(trial.point)] = trial
-        self._tell(trial)
+        self._watch.done(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}")
 
     def _as_asked(self, point: Point) -> Trial:
         """What is known of a point, in the order of this search's file, which may be another than

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from llmsim.config.errors import InputError
 from llmsim.model import load_model
 from llmsim.model.hardware import YOUR_OWN
+from llmsim.results.error_bars import shown
 from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
 from llmsim.sizing.load import CONCURRENCY, RATE, shown_level
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.search import NEXT, Candidate, Found, cost_of
+from llmsim.sizing.search.found import NEXT, Candidate, Found
+from llmsim.sizing.search.question import Costs
 from llmsim.sizing.targets import INF, METRICS, Targets, beyond_target, class_of, label
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Answer:
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Of the best: a metric and the range of its percentile over other draws of the load."""
     seeds: int = 0
+    real_servers: Mapping[str, Any] | None = None
+    """Of the best: what nine in ten real servers have of each mean, as `system_error` of a run."""
 
     @property
     def best(self) -> Candidate | None:
@@ -187,6 +191,7 @@ class Answer:
                 f"{name}_ms": [_round(low), _round(high)]
                 for name, (low, high) in self.intervals.items()
             } | {"seeds": self.seeds}
+            fields["system_error"] = self.real_servers
         return fields
 
     def price(self, plan: Plan) -> float | None:
@@ -283,10 +288,8 @@ def _missed(one: Candidate, answer: Answer) -> str:
     more = one.plan.devices - best.plan.devices
     price, least = answer.price(one.plan), answer.price(best.plan)
     dollars = "" if price is None or least is None else f", {price - least:+.2f} USD/h"
-    same = cost_of(one.plan, answer.found.question, answer.prices) == cost_of(
-        best.plan, answer.found.question, answer.prices
-    )
-    if same:
+    costs = Costs(answer.prices)
+    if costs(one.plan) == costs(best.plan):
         return "costs as much, with less room below its targets"
     return f"meets the targets with {more:+d} device{'s' * (abs(more) != 1)}{dollars}"
 
@@ -383,6 +386,8 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
         *([] if best.sources is None else [f"  Times: {best.sources.words}"]),
         *_beyond_context(question.model, run),
     ]
+    if answer.real_servers is not None:
+        lines.append(f"  9 in 10 real servers: {shown(answer.real_servers)}")
     if answer.seeds:
         lines.append(
             f"  Ranges cover {answer.seeds} draws of the load, not the error of operator times."

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -86,16 +87,23 @@ class Load:
         span = int(arrivals.max() - arrivals.min()) if len(arrivals) > 1 else 0
         return (len(arrivals) - 1) * PS_PER_S / span if span else 0.0
 
-    def run_arguments(self, requests: int) -> list[str]:
-        """The arguments of `llmsim run` that simulate the first requests at the level."""
+    def run_options(self, requests: int) -> tuple[str, dict[str, Any]]:
+        """The dataset and the options of `llmsim.run` that simulate the first requests at the
+        level.
+        """
         if self.kind == TRACE:
             path = Path(self.dataset)
-            trace = str(path.resolve()) if path.exists() else self.dataset
-            return ["--dataset", trace, "--seed", str(self.seed)]
+            return str(path.resolve()) if path.exists() else self.dataset, {"seed": self.seed}
         closed = self.kind == CONCURRENCY
+        clients = {"max_concurrency": round(self.level)} if closed else {}
         text = self._text(requests, "inf" if closed else repr(self.level))
-        clients = ["--max-concurrency", str(round(self.level))] if closed else []
-        return ["--dataset", text, *clients, "--seed", str(self.seed)]
+        return text, {**clients, "seed": self.seed}
+
+    def run_arguments(self, requests: int) -> list[str]:
+        """The same as arguments of `llmsim run`."""
+        dataset, options = self.run_options(requests)
+        given = [("--" + name.replace("_", "-"), str(value)) for name, value in options.items()]
+        return ["--dataset", dataset, *(word for pair in given for word in pair)]
 
     def scaled(self, level: float) -> "Load":
         """The same load with another level to reach."""

@@ -5,20 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmsim.api.python_values import check_kinds, pairs_text
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
-from llmsim.sizing.capacity import able
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench, is_servable
 from llmsim.sizing.plan import Option
-from llmsim.sizing.search import FEWEST_VERIFIED, NEXT, Candidate, Question, search
+from llmsim.sizing.search.found import NEXT, Candidate
+from llmsim.sizing.search.question import Costs, Question
+from llmsim.sizing.search.search import search
 from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
+from llmsim.sizing.workers.watch import NOBODY, Watch
 from llmsim.sizing.workers.workers import Workers
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ KINDS = {
     **dict.fromkeys(("input", "output_tokens", "classes", "engine_profile"), str),
 }
 """What the arguments of `size` are."""
+INPUT, OUTPUT_TOKENS = "fixed:1000", "fixed:200"
+"""Lengths of prompts and answers that are not given."""
 SEEDS = 5
 LENGTHS = 1000
 """Requests of a drawn load that show its lengths and classes."""
@@ -49,8 +54,8 @@ def size(
     rate: float | None = None,
     concurrency: int | None = None,
     dataset: str | PathLike[str] | None = None,
-    input: str = "fixed:1000",
-    output_tokens: str = "fixed:200",
+    input: str | None = None,
+    output_tokens: str | None = None,
     classes: str = "",
     percentile: float = 99.0,
     max_devices: int = 512,
@@ -59,23 +64,27 @@ def size(
     engine_profile: str = "",
     seed: int = 1,
     jobs: int = 1,
+    watch: Watch = NOBODY,
 ) -> Answer:
     """The cheapest deployment of a model that serves a load within latency targets.
 
     `device` is one device, several, or "any". The load is `rate` (requests per second),
     `concurrency` (clients of a closed loop) or `dataset` (a trace at its own pace); `input` and
-    `output_tokens` are distributions of lengths such as "lognormal:500". `slo` is
-    "ttft:1000,tpot:40" (ms) or a mapping, which the `percentile` of all requests has to meet, or
-    "chat=ttft:300;batch=e2el:60000", which that of each class has to meet; `classes` puts requests
-    into classes, as "chat:0.7|batch:0.3". `engine_profile` is the release that serves, such as
-    "sglang-0.5.23"; vLLM without it. Raises InputError for what cannot be asked; where nothing
-    meets the targets, the answer's `best` is None.
+    `output_tokens` are distributions of lengths such as "lognormal:500", in place of 1,000 and 200
+    tokens; a trace has its own. `slo` is "ttft:1000,tpot:40" (ms) or a mapping, which the
+    `percentile` of all requests has to meet, or "chat=ttft:300;batch=e2el:60000", which that of
+    each class has to meet; `classes` puts requests into classes, as "chat:0.7|batch:0.3", of a
+    trace they are its own. `engine_profile` is the release that serves, such as
+    "sglang-0.5.23"; vLLM without it. `watch` is told how many deployments are measured. Raises
+    InputError for what cannot be asked; where nothing meets the targets, the answer's `best` is
+    None.
     """
     check_kinds(KINDS, locals())
     slo = _slo_text(slo)
     dataset = None if dataset is None else fspath(dataset)
     _between("jobs", jobs, 0, MOST_JOBS)
-    load = _load(rate, concurrency, dataset, (input, output_tokens, classes), seed)
+    drawn_by = {"input": input, "output_tokens": output_tokens, "classes": classes or None}
+    load = _load(rate, concurrency, dataset, drawn_by, seed)
     _check_prompts(_known_model(model), load)
     architectures = _architectures(architecture)
     present = load.classes_of(0 if dataset else LENGTHS)
@@ -89,15 +98,25 @@ def size(
         _between("devices_per_node", devices_per_node, 1, LARGEST_NODE),
         _server(engine_profile, architectures),
     )
+    with Workers(jobs, watch=watch) as workers:
+        return _answered(question, workers)
+
+
+def _answered(question: Question, workers: Workers) -> Answer:
+    """The answer, with the ranges of its best deployment."""
     prices = {one: price_of(one) for one in question.devices}
-    with Workers(jobs) as workers:
-        found = search(question, workers, prices)
-        answer = Answer(found, prices)
-        if answer.best is None:
-            found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
-            return answer
-        intervals = _intervals(answer.best, question, workers)
-    return replace(answer, intervals=intervals, seeds=SEEDS if intervals else 0)
+    found = search(question, workers, Costs(prices))
+    answer = Answer(found, prices)
+    if answer.best is None:
+        found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
+        return answer
+    intervals = _intervals(answer.best, question, workers)
+    return replace(
+        answer,
+        intervals=intervals,
+        seeds=SEEDS if intervals else 0,
+        real_servers=_real_servers(answer.best, question),
+    )
 
 
 def _slo_text(slo: object) -> str:
@@ -114,10 +133,9 @@ def _load(
     rate: float | None,
     concurrency: int | None,
     dataset: str | None,
-    draws: tuple[str, str, str],
+    drawn_by: Mapping[str, str | None],
     seed: int,
 ) -> Load:
-    input, output_tokens, classes = draws
     given = [
         name
         for name, value in (("rate", rate), ("concurrency", concurrency), ("dataset", dataset))
@@ -129,15 +147,12 @@ def _load(
             "concurrency and dataset",
             field=given[0] if given else "rate",
         )
-    if dataset is not None and classes:
-        raise InputError(
-            f"classes is {classes} beside a dataset, whose requests have their own (slo_class); "
-            "give one of them",
-            field="classes",
-            value=classes,
-        )
     if dataset is not None:
+        _check_nothing_is_drawn(drawn_by)
         return Load(TRACE, 1.0, dataset=dataset, seed=seed)
+    input = drawn_by["input"] or INPUT
+    output_tokens = drawn_by["output_tokens"] or OUTPUT_TOKENS
+    classes = drawn_by["classes"] or ""
     if concurrency is not None:
         clients = float(_between("concurrency", concurrency, 1, 1 << 20))
         return Load(CONCURRENCY, clients, input, output_tokens, seed=seed, classes=classes)
@@ -149,6 +164,18 @@ def _load(
             value=rate,
         )
     return Load(RATE, float(rate), input, output_tokens, seed=seed, classes=classes)
+
+
+def _check_nothing_is_drawn(drawn_by: Mapping[str, str | None]) -> None:
+    """Raises InputError for draws of lengths or classes beside a trace."""
+    for name, value in drawn_by.items():
+        if value is not None:
+            raise InputError(
+                f"{name} is {value} beside a dataset, whose requests have their own; leave {name} "
+                "out, or give rate or concurrency in place of the dataset",
+                field=name,
+                value=value,
+            )
 
 
 def _check_prompts(model: str, load: Load) -> None:
@@ -303,3 +330,25 @@ def drawn(bench: Bench, task: "tuple[object, Question]") -> dict[str, float]:
     except LlmsimError:
         return {}
     return {} if found is None else found.at(question.targets.percentile)
+
+
+def _real_servers(best: Candidate, question: Question) -> dict[str, Any] | None:
+    """What nine in ten real servers like a deployment have; None where no published one is like
+    it.
+    """
+    from llmsim.api.checked.run_inputs import Recorded, RunInputs
+    from llmsim.api.cluster import Cluster
+    from llmsim.api.report import summary_of
+    from llmsim.api.run import prepared_run, settings_of
+    from llmsim.simulation.run import simulate
+    from llmsim.sizing.emit import cluster_fields
+
+    assert best.run is not None
+    dataset, options = question.load.run_options(best.run.requests)
+    inputs = RunInputs(Cluster.of(cluster_fields(best.plan)), dataset, options)
+    prepared = prepared_run(inputs, settings_of(inputs), Recorded(steps=False, series=False))
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    found: dict[str, Any] | None = summary_of(results, prepared.lowered, prepared.objectives).get(
+        "system_error"
+    )
+    return found

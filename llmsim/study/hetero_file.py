@@ -91,13 +91,13 @@ def load_hetero(path: Path) -> Question:
     """
     file = converted(path, read_json_or_yaml(path), HeteroFile, FORM)
     for problem in _problems(file):
-        raise InputError(f"{path}: {problem}")
+        raise InputError(f"{path}: {problem}", file=str(path))
     splits = tuple(_split(path, file, i) for i in range(len(file.splits)))
     counts: dict[str, int] = {role.role: role.instances for role in file.roles}
     try:
         return Question(path, file, splits or (counts,), _prices(file))
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {error}", file=str(path)) from None
 
 
 def _problems(file: HeteroFile) -> Iterator[str]:
@@ -155,12 +155,14 @@ def _split(path: Path, file: HeteroFile, index: int) -> Mapping[str, int]:
     if set(given) != names:
         raise InputError(
             f"{path}: splits[{index}] has {', '.join(sorted(given)) or 'nothing'}; it must give "
-            f"instances of {', '.join(sorted(names))}"
+            f"instances of {', '.join(sorted(names))}",
+            file=str(path),
         )
     for name, count in given.items():
         if not 1 <= count <= MOST_INSTANCES:
             raise InputError(
-                f"{path}: splits[{index}].{name} is {count}; it must be from 1 to {MOST_INSTANCES}"
+                f"{path}: splits[{index}].{name} is {count}; it must be from 1 to {MOST_INSTANCES}",
+                file=str(path),
             )
     return given
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmsim.config.errors import InputError
 from llmsim.study.hetero import Row, Study
 
 if TYPE_CHECKING:
@@ -62,23 +61,14 @@ def plot(study: Study, path: Path) -> None:
     """Writes CE over SR as a picture, accepted allocations filled; raises InputError without
     matplotlib.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            '--plot needs matplotlib: pip install "llmsim[plot]"', field="--plot"
-        ) from None
-    from llmsim.export.files import atomic_writer, check_writable
+    from llmsim.api.pictures.files import check_picture, write_figure
+    from llmsim.api.pictures.plots import new_figure
 
-    check_writable(path)
+    check_picture(path)
     lines = sum(row.cost_efficiency is not None for row in study.rows) + 2
-    figure = Figure(figsize=(10, max(4.5, LINE_HEIGHT * lines)), layout="constrained")
+    figure = new_figure((10, max(4.5, LINE_HEIGHT * lines)))
     _scatter(study, figure.subplots())
-    with atomic_writer(path, "wb") as stream:
-        try:
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
-        except ValueError as error:
-            raise InputError(f"--plot {path}: {error}", field="--plot") from None
+    write_figure(path, figure)
 
 
 def _scatter(study: Study, axes: "Axes") -> None:

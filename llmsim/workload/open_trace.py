@@ -39,13 +39,17 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
             else:
                 yield raw
         except (EOFError, zlib.error) as error:
-            raise InputError(f"{path}: the gzip data is damaged or cut short ({error})") from None
+            raise InputError(
+                f"{path}: the gzip data is damaged or cut short ({error})", file=str(path)
+            ) from None
         except OSError as error:
             if packing == "zstd":
                 raise InputError(
-                    f"{path}: the zstd data is damaged or cut short ({error})"
+                    f"{path}: the zstd data is damaged or cut short ({error})", file=str(path)
                 ) from None
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror or error})", file=str(path)
+            ) from None
 
 
 def _zstd(raw: BinaryIO, path: Path) -> io.BufferedReader:
@@ -53,10 +57,13 @@ def _zstd(raw: BinaryIO, path: Path) -> io.BufferedReader:
         import pyarrow as pa
     except ImportError:
         raise InputError(
-            f"{path}: reading zstd needs pyarrow; install it, or unpack the file first"
+            f"{path}: reading zstd needs pyarrow; install it, or unpack the file first",
+            file=str(path),
         ) from None
     if not pa.Codec.is_available("zstd"):
-        raise InputError(f"{path}: this pyarrow was built without zstd; unpack the file first")
+        raise InputError(
+            f"{path}: this pyarrow was built without zstd; unpack the file first", file=str(path)
+        )
     return io.BufferedReader(cast(io.RawIOBase, _Unpacked(pa.CompressedInputStream(raw, "zstd"))))
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -355,6 +356,29 @@ def test_every_public_name_exists() -> None:
         assert getattr(llmsim, name).__doc__
     with pytest.raises(AttributeError, match="no attribute 'runs'"):
         llmsim.runs  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda missing: llmsim.run(missing, TRACE),
+        lambda missing: llmsim.run(CLUSTER, missing),
+        lambda missing: llmsim.validate(missing, missing),
+        lambda missing: llmsim.calibrate(missing, CLUSTER, TRACE),
+        lambda missing: llmsim.diff(missing, missing),
+        lambda missing: llmsim.report(missing, f"{missing}.html"),
+    ],
+)
+def test_errors_name_the_file_that_is_missing(call: Any, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.json")
+    with pytest.raises(llmsim.InputError) as error:
+        call(missing)
+    assert error.value.file == missing
+
+
+def test_type_checkers_read_the_package() -> None:
+    """Without the marker they take every name of an installed package as untyped."""
+    assert resources.files("llmsim").joinpath("py.typed").is_file()
 
 
 def test_lists_and_mappings_stand_for_the_text_of_the_command_line() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim import Cluster
 from llmsim.cli import main
 from llmsim.config import load_cluster, parse_cluster
 from llmsim.config.errors import InputError
@@ -216,6 +217,22 @@ def test_init_gives_roles_sizes_of_their_own(name: str, capsys: pytest.CaptureFi
     assert "it would fit with --prefill-tp" in error and not Path("d.json").exists()
 
 
+def test_init_takes_vllms_names(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["init", "-o", "c.json", "--force", "--model", "Qwen/Qwen3-30B-A3B", "--device", "H100"]
+    sizes = ["--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
+    assert main([*given, *sizes, "--enable-expert-parallel"]) == 0
+    instance = Cluster.load("c.json").fields()["nodes"][0]["instances"][0]
+    assert [instance[name] for name in ("tp_size", "pp_size", "ep_size")] == [2, 2, 2]
+    roles = ["--prefill", "1", "--decode", "1", "--prefill-tp", "1", "--decode-tp", "4"]
+    assert main([*given, *roles, "--enable_expert_parallel"]) == 0
+    instances = Cluster.load("c.json").fields()["nodes"][0]["instances"]
+    assert [one["ep_size"] for one in instances] == [1, 4]
+    error = refused(capsys, *given, "--enable-expert-parallel", "--tp", "4", "--ep", "2")
+    assert "ep is 2 beside enable_expert_parallel" in error and "leave ep out" in error
+    dense = ["init", "-o", "d.json", "--model", "Qwen/Qwen3-8B", "--device", "H100"]
+    assert "has no experts" in refused(capsys, *dense, "--enable-expert-parallel")
+
+
 def test_the_commented_options_of_init_are_the_values_that_hold(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -233,7 +250,8 @@ def test_the_commented_options_of_init_are_the_values_that_hold(
         assert main(["config", "explain", name, "--json"]) == 0
         fields = json.loads(capsys.readouterr().out)["fields"]
         values.append({one["field"]: one["value"] for one in fields})
-    assert values[0] == values[1]
+    untouched, told_all = values
+    assert {name: told_all.get(name) for name in untouched} == untouched
 
 
 def test_init_refuses_what_contradicts_and_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,11 +316,66 @@ def test_explain_says_where_every_value_comes_from(capsys: pytest.CaptureFixture
     assert why[f"{second}.max_num_batched_tokens"][1].startswith("engine profile")
     below = explained(capsys, "c.json", "--field", first)
     assert below == {name: one for name, one in found.items() if name.startswith(first)}
-    for field, near in (("engine", "engine_profile"), ("engine.block_size", "block_size")):
-        error = refused(capsys, "config", "explain", "c.json", "--field", field)
-        assert f'(did you mean "{first}.{near}"?)' in error
+    assert list(explained(capsys, "c.json", "--field", "engine")) == [
+        "engine.max_num_seqs",
+        "engine.api_latency_ns",
+    ]
+    error = refused(capsys, "config", "explain", "c.json", "--field", "engine.block_size")
+    assert f'(did you mean "{first}.block_size"?)' in error
     error = refused(capsys, "config", "explain", "c.json", "--field", f"{first}.max_num_seq")
     assert f'did you mean "{first}.max_num_seqs"' in error
+
+
+def test_explain_has_what_the_file_says_of_hosts_and_roles(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--model", "Qwen/Qwen3-30B-A3B", "--device", "H100"]
+    assert main(["init", "-o", "c.yaml", *given, "--attention", "1", "--ffn", "2"]) == 0
+    lines = Path("c.yaml").read_text().splitlines()
+    found = explained(capsys, "c.yaml")
+    for field, value in (("pd_type", "attention"), ("afd_group", None), ("attn_tp_size", None)):
+        one = found[f"nodes[0].instances[0].{field}"]
+        line = lines[int(one["why"].removeprefix("cluster file, line ")) - 1]
+        assert field in line and str(one["value"]) in line
+        assert value in (None, one["value"])
+    Path("d.json").write_text(
+        """{"link_bw": 450, "link_latency": 1000, "grid_gco2_per_kwh": 300, "nodes": [{
+ "cpu_mem": {"mem_size": 512, "mem_bw": 300},
+ "power": {"base_node_power": 60, "npu": {"H100": {
+  "idle_power": 70, "standby_power": 100, "active_power": 700, "standby_duration": 1}}},
+ "instances": [{"model_name": "Qwen/Qwen3-8B", "hardware": "H100",
+  "price_per_device_hour": 2.5}]}]}"""
+    )
+    why = {name: (one["value"], one["why"]) for name, one in explained(capsys, "d.json").items()}
+    assert why["grid_gco2_per_kwh"] == (300.0, "cluster file, line 1")
+    assert why["nodes[0].cpu_mem.mem_size"] == (512.0, "cluster file, line 2")
+    assert why["nodes[0].cpu_mem.mem_latency"] == (0.0, "default")
+    assert why["nodes[0].power.npu.H100.idle_power"] == (70.0, "cluster file, line 4")
+    assert why["nodes[0].instances[0].price_per_device_hour"] == (2.5, "cluster file, line 6")
+
+
+def test_explain_has_the_price_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", "Qwen/Qwen3-8B", "--device", "H100"]
+    assert main(["init", "-o", "c.json", *given]) == 0
+    price = explained(capsys, "c.json")["nodes[0].instances[0].price_per_device_hour"]
+    assert price["value"] == 3.99 and price["why"].startswith("list: Lambda")
+
+
+def test_explain_has_the_lines_of_a_layouts_instances(capsys: pytest.CaptureFixture[str]) -> None:
+    instance = '{"model_name": "Qwen/Qwen3-8B", "hardware": "H100", "tp_size": %d, "count": %d}'
+    Path("c.json").write_text(
+        f"""{{"link_bw": 450, "link_latency": 1000,
+ "node": {{"devices": 2}},
+ "layouts": {{
+  "wide": [{instance % (2, 1)}],
+  "many": [{instance % (1, 2)}]}},
+ "switch": [{{"to": "many", "when": {{"at_s": 10}}}}]}}"""
+    )
+    why = {name: (one["value"], one["why"]) for name, one in explained(capsys, "c.json").items()}
+    assert why["nodes[0].instances[0].tp_size"] == (2, "cluster file, line 4")
+    assert why["layouts.many[0].count"] == (2, "cluster file, line 5")
+    assert why["node.devices"] == (2, "cluster file, line 2")
+    assert why["switch[0].when.at_s"] == (10.0, "cluster file, line 6")
 
 
 def test_every_public_file_has_a_pinned_address_and_a_checksum() -> None:

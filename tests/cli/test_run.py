@@ -362,4 +362,4 @@ def test_main_py_is_the_run_verb() -> None:
             timeout=HANGS_S,
         )
         assert done.returncode == 0, done.stderr
-        assert "10 of 10 requests" in done.stdout
+        assert "10 of 10 requests in " in done.stdout

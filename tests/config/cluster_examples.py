@@ -143,6 +143,8 @@ def full() -> Json:
         "launch_ns": 6000,
         "prepare_ns": 3000000,
         "prepare_sequence_ns": 20000,
+        "kv_read_ns": 100000,
+        "kv_descriptor_ns": 1000,
         "fused_moe_ns": 200000,
         "api_latency_ns": 1500000,
         "endpoint": "chat",

@@ -250,6 +250,8 @@ OWN_FILES = {
     "emulation/in_client/pools.py",  # what the kernel says of a thread
     "emulation/in_engine/clock.py",  # makes the page of the clock
     "emulation/processes.py",  # what the kernel says of processes
+    "emulation/timekeeping/asleep.py",  # what the kernel says of threads
+    "emulation/timekeeping/thread_waits.py",  # makes the table of a client's waits
     "emulation/servers/server.py",  # what the server has said
     "endpoint/recorder.py",  # writes
     "costs/cache.py",  # made of what is recorded, and checked by a checksum

@@ -8,7 +8,8 @@ import pytest
 from llmsim import _native
 from llmsim.cli import main
 from llmsim.scheduling.conformance.vllm.installed import _connector
-from llmsim.scheduling.conformance.vllm.live import LiveRequest, prompt_alone
+from llmsim.scheduling.conformance.vllm.live import prompt_alone
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 
 def group(**given: Any) -> Any:

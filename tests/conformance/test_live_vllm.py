@@ -16,10 +16,10 @@ from llmsim.config.errors import InputError
 from llmsim.scheduling.conformance.cases import scheduler_config
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.vllm.live import (
-    VllmScheduler,
     engine_profile_of,
     installed_version,
 )
+from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 
 
 def test_random_cases_repeat_and_cover_the_options() -> None:
@@ -129,13 +129,10 @@ def test_gauges_count_whom_a_release_keeps_apart(
     """0.33 has no queue `skipped_waiting`; requests that wait outside of `waiting` count in every
     release.
     """
-    options = SimpleNamespace(async_scheduling=False)
-    config = SimpleNamespace(
-        scheduler_config=options, cache_config=SimpleNamespace(enable_prefix_caching=False)
-    )
     queues = Queues(release, running, waiting, aside)
     assert hasattr(queues, "skipped_waiting") == (release != "0.33")
-    assert VllmScheduler([], config, queues, None).gauges() == (running, waiting + aside, 7)
+    core, loop = SimpleNamespace(scheduler=queues), SimpleNamespace(end=lambda: None)
+    assert VllmScheduler([], core, loop).gauges() == (running, waiting + aside, 7)
 
 
 VERSIONS = st.builds(

@@ -211,3 +211,46 @@ def test_what_is_no_recording_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no recorded schedule"):
         find_recordings([tmp_path / "empty"])
+
+
+def test_all_recordings_of_vllm_replay_without_an_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the folders below are taken, and those of SGLang are left out."""
+    monkeypatch.setattr("llmsim.scheduling.conformance.vllm.live.installed_version", lambda: None)
+    assert main(["conformance", "vllm", "--recorded", str(RECORDINGS), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["version"] == "0.24, 0.28, 0.33"
+    assert shown["engine_profile"] == "vllm-0.24, vllm-0.28, vllm-0.33"
+    vllm = [path for path in RECORDINGS.rglob("*.gz") if path.name.startswith("vllm")]
+    assert shown["cases"] == shown["identical"] == len(vllm) >= 90
+    assert shown["first_difference"] is None and shown["steps"] > 50_000
+
+
+def test_the_first_difference_of_recordings_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = own_recording()
+    write(tmp_path / "a.json", case)
+    case["steps"][3]["running"] += 1
+    (tmp_path / "below").mkdir()
+    path = write(tmp_path / "below" / "b.json", case)
+    assert main(["conformance", "vllm", "--recorded", str(tmp_path), "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["cases"], shown["identical"]) == (2, 1)
+    assert shown["first_difference"]["recording"] == str(path)
+    assert shown["first_difference"]["difference"].startswith("step 3: running is")
+    assert shown["first_difference"]["options"]["num_gpu_blocks"] == 40
+    assert main(["conformance", "vllm", "--recorded", str(path)]) == 1
+    assert "0/1 cases identical" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_folder_without_recordings_of_the_engine_is_one_sentence(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if engine == "sglang":
+        write(tmp_path / "other.json", own_recording())
+    assert main(["conformance", engine, "--recorded", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "no recorded schedule of" in err and err.count("\n") == 1

@@ -22,7 +22,7 @@ from llmsim.lowering.network.contended import meeting
 from llmsim.model import load_model
 from llmsim.results.summary import summary
 from llmsim.rounds import round_of
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=60,rate=20,input=lognormal:300,output=lognormal:40,seed=3"
@@ -155,7 +155,8 @@ def test_ranks_that_share_sequences_hand_over(
 
 def test_slow_links_show_in_the_first_token_and_in_the_blame(tmp_path: Path) -> None:
     pair = [instance("prefill"), instance("decode")]
-    quick = {"engine": {"prepare_ns": 0, "launch_ns": 0}}
+    at_once = ("prepare_ns", "launch_ns", "kv_read_ns", "kv_descriptor_ns")
+    quick = {"engine": dict.fromkeys(at_once, 0)}
     fast = run(written(tmp_path, cluster(pair, link_bw=400, **quick)))
     slow = run(written(tmp_path, cluster(pair, link_bw=0.4, **quick)))
     layers = run(written(tmp_path, cluster(pair, link_bw=0.4, kv_transfer="layerwise", **quick)))
@@ -216,6 +217,7 @@ def test_steps_on_shared_links_last_as_long_as_their_graphs(tmp_path: Path, grou
     meanwhile.
     """
     keys = {**MOE, "async_scheduling": False, "launch_ns": 0}
+    keys |= {"kv_read_ns": 0, "kv_descriptor_ns": 0}
     roles = [[instance(role, dp_group=role, **keys)] * 2 for role in ("prefill", "decode")]
     path = written(tmp_path, cluster([*roles[0], *roles[1]]))
     trace = "synthetic:n=4,rate=0.2,input=lognormal:200,output=fixed:4,seed=1"  # five seconds apart

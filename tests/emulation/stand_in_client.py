@@ -1,7 +1,7 @@
 """Load generators that know nothing of a virtual clock: asyncio, one thread with sockets, asyncio
-beside a thread that sleeps ("threads"), with a process of its own ("processes"), or all requests
-"at once", three at a time. All with asyncio hand each request to a pool of threads before they send
-it, as aiohttp does.
+beside a thread that sleeps ("threads"), in processes that "fork" or "spawn", in a thread that the
+main thread "joins", or all requests "at once", three at a time. All with asyncio hand each request
+to a pool of threads before they send it, as aiohttp does.
 
 Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
 """
@@ -9,9 +9,11 @@ Usage: stand_in_client.py KIND PORT OUT; writes what it has measured, as JSON.
 import asyncio
 import http.client
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -71,16 +73,48 @@ def in_turn(port: int, count: int) -> list[list[float]]:
     return found
 
 
+def in_thread(port: int) -> list[list[float]]:
+    """The main thread waits for another one, in real time."""
+    found: list[list[float]] = []
+    thread = threading.Thread(target=lambda: found.extend(in_turn(port, 4)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def send_in_turn(port: int, pipe: Any) -> None:
+    pipe.send(in_turn(port, 2))
+
+
+def in_processes(port: int, kind: str) -> list[list[float]]:
+    """Two processes, which send their results over pipes, and a third one that ends at once."""
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(30)"], check=True)
+    context = multiprocessing.get_context(kind)
+    found = []
+    workers = []
+    for _ in range(2):
+        receiver, sender = context.Pipe(duplex=False)
+        worker = context.Process(target=send_in_turn, args=(port, sender))
+        worker.start()
+        workers.append((worker, receiver))
+    for worker, receiver in workers:
+        found += receiver.recv()
+        worker.join()
+    return found
+
+
 def main() -> None:
     kind, port, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     began = time.time()
     result: dict[str, Any] = {"real_s": -os.times().elapsed}
-    if kind == "processes":
-        subprocess.run([sys.executable, "-c", "pass"], check=True)
     if kind == "threads":
         asyncio.run(asyncio.to_thread(time.sleep, 60.0))
     if kind == "sockets":
         found = in_turn(port, 4)
+    elif kind == "joins":
+        found = in_thread(port)
+    elif kind in ("fork", "spawn"):
+        found = in_processes(port, kind)
     else:
         found = asyncio.run(many(port, 8, 0.0 if kind == "at once" else 0.02))
     result |= {"times": found, "took_s": time.time() - began}

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from emulation.stand_in_engine import StandIn
 from emulation.test_emulation import CLUSTER, prepared_run
 
 from llmsim.cli import main
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices
+from llmsim.emulation.devices import Begun, Devices
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.processes import cpu_seconds_of, descendants
+from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.servers.relay import Relay, prompt_tokens
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, WAKE_OTHERS
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import EndlessAnswers
 from llmsim.scheduling.conformance.engine_python import linked_environment
@@ -30,17 +36,29 @@ ONE = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
 
 
 async def emulated(
-    kind: str, folder: Path, breaks_at: int = 0
+    kind: str, folder: Path, breaks_at: int = 0, sizes: tuple[int, ...] = (1,)
 ) -> tuple[dict[str, Any], Relay, Keeper]:
-    """The stand-in client of that kind before the stand-in engine."""
+    """The stand-in client of that kind before stand-in engines, of which each stage has so many."""
     folder.mkdir()
     group = engine_stages(prepared_run(ONE))[0].servers[0].first
-    endless = EndlessAnswers()
-    keeper = Keeper(folder, [Devices(group, endless)])
+    endless = [EndlessAnswers() for _ in range(sum(sizes))]
+    keeper = Keeper(folder, [Devices(group, one) for one in endless])
+
+    def joins(row: int, tokens: int) -> None:
+        for one in endless:
+            one.joins(row, tokens)
+
     async with keeper.listening():
-        engine = await asyncio.to_thread(StandIn, str(keeper.socket_path), breaks_at)
-        keeper.relay = relay = Relay(keeper, lambda tokens: 1_000_000 * tokens, endless.joins)
-        relay.server_port = engine.port
+        path = str(keeper.socket_path)
+        engines = [
+            await asyncio.to_thread(StandIn, path, breaks_at, number)
+            for number in range(len(endless))
+        ]
+        doors = iter(Door(one.port, [], number) for number, one in enumerate(engines))
+        stages = [Stage([next(doors) for _ in range(size)]) for size in sizes]
+        keeper.relay = relay = Relay(
+            keeper, lambda group, tokens: 1_000_000 * tokens, joins, stages, VllmApi()
+        )
         listens = await relay.listen()
         sends = asyncio.create_task(relay.run())
         out = folder / "out.json"
@@ -59,7 +77,8 @@ async def emulated(
         sends.cancel()
         keeper.close()
         listens.close()
-        await asyncio.to_thread(engine.close)
+        for engine in engines:
+            await asyncio.to_thread(engine.close)
     return json.loads(out.read_text(encoding="utf-8")), relay, keeper
 
 
@@ -86,10 +105,32 @@ def test_a_client_sees_virtual_time(
     assert other["times"] == one["times"]
 
 
+@pytest.mark.parametrize("sizes", [(2,), (1, 1), (2, 1)])
+def test_a_client_before_several_servers(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """Requests take turns at the servers of a stage, and pass one of each."""
+    one, relay, _ = asyncio.run(emulated("asyncio", tmp_path / "one", sizes=sizes))
+    assert not relay.reasons
+    lasts = sizes[0] if len(sizes) > 1 else 0
+    passed = [[row % sizes[0], lasts][: len(sizes)] for row in range(8)]
+    assert list(relay.passed.values()) == passed
+    for times, answer in zip(one["times"], relay.answers.values(), strict=True):
+        seen = [(token - answer.arrival_ps) / 1e12 for token in answer.token_ps]
+        assert times == pytest.approx(seen, abs=1e-9)
+    other, _, _ = asyncio.run(emulated("asyncio", tmp_path / "other", sizes=sizes))
+    assert other["times"] == one["times"]
+
+
 def test_a_thread_that_waits_by_itself_is_a_reason(tmp_path: Path) -> None:
     found, _, keeper = asyncio.run(emulated("threads", tmp_path / "one"))
     assert found["took_s"] > 3660
-    assert any("the client waits in its thread" in reason for reason in keeper.reasons)
+    assert WAKE_OTHERS in keeper.reasons
+
+
+def test_a_main_thread_may_wait_for_another_one(tmp_path: Path) -> None:
+    found, relay, keeper = asyncio.run(emulated("joins", tmp_path / "one"))
+    assert len(relay.answers) == 4
+    assert found["took_s"] > 6 > found["real_s"]
+    assert any("the client asks the server in its thread" in why for why in keeper.reasons)
 
 
 def test_a_client_that_sends_when_answers_end_repeats(tmp_path: Path) -> None:
@@ -111,14 +152,26 @@ def test_an_answer_that_breaks_off_ends_for_its_client(tmp_path: Path) -> None:
     assert sorted(a >= b for a, b in zip(got, wanted, strict=True)) == [False] + [True] * 7
 
 
-def test_a_client_of_several_processes_is_refused_by_name(tmp_path: Path) -> None:
-    _, _, keeper = asyncio.run(emulated("processes", tmp_path / "one"))
-    assert isinstance(keeper.failure, NotYetError)
-    assert "runs clients of one process alone" in str(keeper.failure)
+@pytest.mark.parametrize("kind", ["fork", "spawn"])
+def test_a_client_of_several_processes_sees_virtual_time(kind: str, tmp_path: Path) -> None:
+    """Each of them sleeps in it, and its parent waits for it without a word."""
+    found, relay, keeper = asyncio.run(emulated(kind, tmp_path / "one"))
+    assert keeper.failure is None
+    assert keeper.time.degraded == ""
+    assert SEVERAL in keeper.reasons
+    assert found["took_s"] > 33
+    seen = [[token - one.arrival_ps for token in one.token_ps] for one in relay.answers.values()]
+    measured = [[round(time * 1e12) for time in one] for one in found["times"]]
+    assert len(measured) == 4
+    for one in measured:
+        assert any(one == pytest.approx(other, abs=1000) for other in seen)
 
 
 class NoSteps:
-    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        pass
+
+    def step(self, items: list[Any], now_ps: int) -> Begun:
         raise AssertionError("nobody asks")
 
     def empty_step(self) -> None:
@@ -127,6 +180,8 @@ class NoSteps:
 
 ACTOR = """
 import sys
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
 channel = Channel(sys.argv[1], int(sys.argv[2]))
 channel.wait(10**12 * 10**6 if sys.argv[2] == "0" else 10**12 // 5)
@@ -183,11 +238,33 @@ def test_who_leaves_when_the_emulation_is_over_has_not_died(tmp_path: Path) -> N
     assert keeper.time.degraded == ""
 
 
+@pytest.mark.parametrize("its_own_session", [False, True])
+def test_processes_of_a_client_end_with_it(its_own_session: bool) -> None:
+    code = (
+        "import subprocess, sys; "
+        "print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE, "
+        f"start_new_session={its_own_session}).pid)"
+    )
+    command = [sys.executable, "-c", f"{code}; import time; time.sleep(60)"]
+    with client_process(command, dict(os.environ), keeps_stdout=False) as process:
+        for _ in range(500):
+            children = descendants(process.pid)
+            if children:
+                break
+            time.sleep(0.02)
+    assert len(children) == 1
+    for _ in range(500):
+        if not cpu_seconds_of(children):
+            break
+        time.sleep(0.02)
+    assert not cpu_seconds_of(children)
+
+
 def test_words_of_a_client() -> None:
     assert filled(["--url", "{base_url}/v1"], {"base_url": "x"}) == ["--url", "x/v1"]
-    assert client_command(["vllm", "bench"], Path(sys.executable))[-1] == "bench"
+    assert client_command(["vllm", "bench"], Path(sys.executable), Vllm())[-1] == "bench"
     with pytest.raises(InputError, match="is no command that runs"):
-        client_command(["no-such-program"], Path(sys.executable))
+        client_command(["no-such-program"], Path(sys.executable), Sglang())
     assert prompt_tokens({"prompt": "t1 t2 t3"}) == 3
     assert prompt_tokens({"prompt": [[5, 6]]}) == 2
     assert prompt_tokens({"messages": [{"content": "a b"}, {"content": "c"}]}) == 3

@@ -15,7 +15,8 @@ from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
-from llmsim.emulation.emulate import Asked, Emulated
+from llmsim.emulation.emulate import Asked, Emulated, door_of
+from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
@@ -34,7 +35,9 @@ def prepared_run(dataset: str, *options: str) -> Prepared:
     return prepare(checked_options([*words, "--no-async-scheduling", *options]))
 
 
-async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devices], Keeper]:
+async def answered(
+    prepared: Prepared, folder: Path, endpoint: Endpoint | None = None
+) -> tuple[Clients, list[Devices], Keeper]:
     (stage,) = engine_stages(prepared)
     groups = [server.first for server in stage.servers]
     requests = engine_requests(prepared.workload, stops=False)
@@ -45,10 +48,11 @@ async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devi
         numbers = range(len(groups))
         engines = [await asyncio.to_thread(StandIn, path, 0, number) for number in numbers]
         doors = [
-            Door(engine.port, [group.native.api_latency_ps] * len(requests), group.info.index)
+            door_of(group, engine.port, prepared.workload)
             for engine, group in zip(engines, groups, strict=True)
         ]
-        clients = Clients(keeper, prepared.workload, requests, "m", [Stage(doors, stage.router)])
+        stages, loop = [Stage(doors, stage.router)], prepared.simulation.clients
+        clients = Clients(keeper, prepared.workload, requests, "m", stages, endpoint, loop)
         await asyncio.wait_for(clients.run(), 60)
         keeper.close()
         for engine in engines:
@@ -56,8 +60,8 @@ async def answered(prepared: Prepared, folder: Path) -> tuple[Clients, list[Devi
     return clients, devices, keeper
 
 
-def emulated(prepared: Prepared, folder: Path) -> Emulated:
-    clients, devices, keeper = asyncio.run(answered(prepared, folder))
+def emulated(prepared: Prepared, folder: Path, endpoint: Endpoint | None = None) -> Emulated:
+    clients, devices, keeper = asyncio.run(answered(prepared, folder, endpoint))
     time = keeper.time
     return Emulated(
         version="stand-in",
@@ -143,11 +147,14 @@ def test_names_of_requests() -> None:
 
 
 def test_what_is_not_emulated_is_refused() -> None:
-    prepared = prepared_run(DATASET, "--max-concurrency", "2")
-    with pytest.raises(NotYetError, match="--max-concurrency"):
-        check_workload(prepared.workload, prepared.simulation.clients)
+    prepared = prepared_run(DATASET, "--request-timeout", "2")
+    check_workload(prepared.workload, hands_over=False)
+    with pytest.raises(NotYetError, match="--request-timeout"):
+        check_workload(prepared.workload, hands_over=True)
 
 
+NGRAM = '{"method":"ngram","num_speculative_tokens":3,"acceptance_rate":0.6}'
+EAGLE = '{"method":"eagle","num_speculative_tokens":3,"acceptance_rate":0.6}'
 PULLS = ["--kv-transfer", "whole", "--kv-transfer-mode", "pull"]
 
 
@@ -233,7 +240,7 @@ def test_a_door_in_turn_or_with_the_fewest_outstanding() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["tgi"], 'ENGINE is "tgi"; this version emulates vllm'),
+        (["tgi"], 'ENGINE is "tgi"; this version emulates vllm and sglang'),
         (["vllm", "--engine-python", "/dev/null"], "is no Python interpreter that runs"),
         (["vllm", "--engine-args", "'"], "--engine-args"),
     ],
@@ -256,6 +263,11 @@ def test_bad_input_is_one_sentence(
     ("name", "options"),
     [
         ("h100_llama31_8b.json", []),
+        ("h100_llama31_8b.json", ["--speculative-config", NGRAM]),
+        ("h100_llama31_8b.json", ["--speculative-config", EAGLE]),
+        ("h100_llama31_8b.json", ["--request-timeout", "0.03", "--max-concurrency", "4"]),
+        ("h100_llama31_8b.json", ["--endpoint", "chat"]),
+        ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"]),
         ("h100_multi_instance.json", ["--request-routing-policy", "RR"]),
         ("h100_llama31_8b_pd.json", []),

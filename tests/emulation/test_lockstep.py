@@ -9,11 +9,11 @@ import pytest
 from emulation.test_emulation import of_cluster
 
 from llmsim.config.errors import NotYetError
-from llmsim.emulation.emulate import _checked_ranks
+from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.servers.of_instances import EngineServer, engine_stages
+from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.timekeeping.timekeeper import Timekeeper
 
@@ -46,7 +46,7 @@ def items(row: int, tokens: int, before: int) -> list[list[Any]]:
 
 def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     _, (first, second) = two_ranks()
-    assert first.step(items(0, 100, 0), 5) == (0, [[7]])
+    assert first.step(items(0, 100, 0), 5) == (0, [[7]], 5)
     assert first.end_ps(0) is None
     assert second.dummy(9) == 0
     end_ps = first.end_ps(0)
@@ -54,6 +54,19 @@ def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     assert first.schedule.formed_ps == [5] and first.schedule.items == [[(0, 100, 0)]]
     assert first.schedule.end_ps == [end_ps]
     assert second.schedule.items == []
+
+
+def test_a_batch_that_waits_is_of_when_it_was_formed() -> None:
+    """A rank of SGLang's forms it before it meets the others; the round begins behind that."""
+    _, (first, second) = two_ranks()
+    first.forms(5)
+    first.step(items(0, 100, 0), 9)
+    assert second.step(items(1, 100, 0), 9) == (0, [[7]], 9)
+    assert first.schedule.formed_ps == [5] and second.schedule.formed_ps == [9]
+    _, (third, fourth) = two_ranks()
+    third.step(items(0, 100, 0), 9)
+    fourth.step(items(1, 100, 0), 9)
+    assert first.schedule.end_ps == third.schedule.end_ps
 
 
 def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
@@ -139,6 +152,45 @@ def test_ranks_agree_in_virtual_time(
     assert times == [max(ends)] * 2 and max(ends) > 0
 
 
+def run_idle_ranks(keeper: Keeper) -> list[str]:
+    """One rank is idle until the other meets it; then both are, until the first has a request."""
+    said = []
+    first, second = (Channel(str(keeper.socket_path), rank) for rank in (0, 1))
+
+    def meets(channel: Channel, name: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (channel.meet(), said.append(name)), daemon=True)
+        thread.start()
+        return thread
+
+    for busy, idle in ((second, first), (first, second)):
+        idle.idles()
+        if busy is first:
+            busy.idles()
+            busy.unpark()
+            busy.goes_on()
+            said.append("has a request")
+        waits = meets(busy, "busy")
+        idle.goes_on()
+        said.append("idle")
+        idle.meet()
+        waits.join(30)
+    first.close()
+    second.close()
+    return said
+
+
+async def idle_ranks(folder: Path) -> list[str]:
+    _, ranks = two_ranks()
+    keeper = Keeper(folder, ranks, lockstep=True)
+    async with keeper.listening():
+        return await asyncio.wait_for(asyncio.to_thread(run_idle_ranks, keeper), 60)
+
+
+def test_idle_ranks_go_on_when_one_has_work(tmp_path: Path) -> None:
+    """Nobody has met before all are there."""
+    assert asyncio.run(idle_ranks(tmp_path)) == ["idle", "busy", "has a request", "idle", "busy"]
+
+
 @pytest.mark.parametrize("under_way", [2, -1])
 def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
     """A rank may say that it is woken before the coordinator says that it has woken it."""
@@ -153,9 +205,10 @@ def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
 
 def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     server, _ = two_ranks("--engine-profile", "vllm-0.33")
-    assert _checked_ranks("0.33.0", server) == ["--dp-sync-interval", "16"]
+    stages, vllm = [EngineStage((server,))], Vllm()
+    assert vllm.release_options("0.33.0", stages) == ["--dp-sync-interval", "16"]
     with pytest.raises(NotYetError, match=r"vLLM 0\.24\.0 chooses among data-parallel engines"):
-        _checked_ranks("0.24.0", server)
+        vllm.release_options("0.24.0", stages)
 
 
 @pytest.mark.parametrize(

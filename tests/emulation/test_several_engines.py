@@ -13,18 +13,22 @@ from emulation.test_emulation import CLUSTER, PULLS
 
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
+from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
 from llmsim.emulation.servers.links import Links
 from llmsim.emulation.timekeeping.keeper import Keeper
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 MS = 10**9
 
 
 class NoSteps:
-    def step(self, items: list[Any], now_ps: int) -> tuple[int, list[list[int]]]:
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        pass
+
+    def step(self, items: list[Any], now_ps: int) -> Begun:
         raise AssertionError("nobody asks")
 
     def empty_step(self) -> None:
@@ -144,7 +148,7 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
     assert columns is not None
     prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
     tokens = prepared.workload.input_tokens.tolist()
-    links = Links(prepared.lowered, tokens, prefill.__getitem__)
+    links = Links(prepared.lowered, tokens.__getitem__, prefill.__getitem__)
     landed: dict[int, int] = {}
 
     def pass_time(until_ps: int) -> None:
@@ -172,8 +176,9 @@ class LandsAt:
     def next_ps(self) -> int | None:
         return min(self._due)[0] if self._due else None
 
-    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
         self._due.append((now_ps + 3 * MS, row, core))
+        return 0
 
     def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
         there = [(row, (0, core)) for due_ps, row, core in self._due if due_ps <= now_ps]

@@ -3,12 +3,14 @@
 import itertools
 import subprocess
 import sys
+import time
 
 import pytest
 
 from llmsim.emulation import emulate
 from llmsim.emulation.emulate import STALL_S, Stall
-from llmsim.emulation.processes import cpu_seconds, descendants
+from llmsim.emulation.processes import computed_since, cpu_seconds, descendants
+from llmsim.emulation.timekeeping.asleep import Sleepers
 
 
 def stalled_after_s(monkeypatch: pytest.MonkeyPatch, cpu_share: float, messages: int) -> float:
@@ -42,3 +44,32 @@ def test_cpu_time_counts_processes_that_a_process_has_started() -> None:
         assert cpu_seconds(process.pid) > 0.05
         process.communicate(b"\n")
     assert cpu_seconds(process.pid) == 0.0
+
+
+def test_cpu_time_is_not_known_where_a_process_has_ended_early() -> None:
+    assert computed_since({1: 2.0, 2: 20.0}, {1: 2.5, 2: 21.0, 3: 0.25}) == 1.75
+    assert computed_since({1: 2.0, 2: 20.0}, {1: 2.5}) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "sleeps"),
+    [
+        ("print(flush=True); input()", True),
+        ("import time; print(flush=True)\nwhile True: time.sleep(0.02)", True),
+        ("print(flush=True)\nwhile True: pass", False),
+    ],
+)
+def test_who_sleeps_and_who_computes(code: str, sleeps: bool) -> None:
+    """One that looks for something now and then sleeps; a busy machine only makes it later."""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        sleepers, found = Sleepers(process.pid), False
+        for _ in range(2000 if sleeps else 50):
+            time.sleep(0.001)
+            found = sleepers.all_sleep()
+            if found:
+                break
+        process.kill()
+    assert found == sleeps

@@ -594,7 +594,7 @@ AIPERF_MEANS = {
 
 @target("recording.means", lambda: encoded(MEANS, AIPERF_MEANS))
 def _means(folder: Path, data: bytes) -> object:
-    from llmsim.validation.fit.means import read_means
+    from llmsim.validation.logs.means_readers import read_means
 
     return read_means(written(folder, "means.json", data))
 

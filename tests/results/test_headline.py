@@ -8,7 +8,7 @@ import pytest
 import llmsim
 from llmsim.cli import main
 from llmsim.core import Note, Severity
-from llmsim.results.printed.headline import MOST_LINES, decisive_notes, render_headline
+from llmsim.results.printed.headline import MOST_LINES, NARROW, decisive_notes, render_headline
 from llmsim.results.summary import summary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +70,16 @@ def test_missing_values_are_dashes(build):
     text = render_headline(summary(build(30, finished_share=0.0), {}), rich_terminal=False)
     assert re.search(r"^TTFT: +p50 +- +p90 +- +p99 +- ", text, re.MULTILINE)
     assert "nan" not in text.lower()
+
+
+def test_intervals_leave_the_lines_within_a_narrow_terminal() -> None:
+    pytest.importorskip("aiconfigurator_core", reason="intervals are those of the silicon database")
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    load = "synthetic:n=300,rate=9,input=lognormal:1000,output=lognormal:200,seed=1"
+    found = llmsim.run(cluster, load, goodput="ttft:500,tpot:30").summary
+    text = render_headline(found, rich_terminal=False)
+    assert "(" in text.splitlines()[0], "has intervals"
+    assert max(map(len, text.splitlines())) <= NARROW, text
 
 
 def test_verbose_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:

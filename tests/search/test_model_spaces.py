@@ -33,7 +33,7 @@ FILE: Json = {
     "tp": [1, 2],
     "pp": [1],
     "dataset": "synthetic:n=160,rate=1,input=lognormal:400,output=lognormal:40,seed=5",
-    "options": {"--cost-source": "roofline", "--disable-term": "launches"},
+    "options": {"--cost-source": "roofline", "--disable-term": ["launches", "kv_reads"]},
     "vary": {"--max-num-seqs": [16, 64], "rate": [20, 80, 320]},
     "maximise": ["output_throughput"],
     "minimise": ["p95_tpot_ms"],

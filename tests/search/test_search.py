@@ -283,6 +283,20 @@ def test_american_spellings_mean_the_same(tmp_path: Path) -> None:
         load_space(other)
 
 
+def test_vllms_names_and_underscores_mean_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    fields = {"model": "Qwen/Qwen3-8B", "hardware": "H100", "gpus": [2], "minimise": ["devices"]}
+    fields |= {"dataset": "synthetic:n=2", "vary": {"--max_num_seqs": [8, 16]}}
+    fields |= {"tensor_parallel_size": [1, 2], "pipeline_parallel_size": [1]}
+    path.write_text(yaml.safe_dump(fields | {"options": {"--cost_source": "roofline"}}))
+    file = load_space(path).file
+    assert (file.tp, file.pp) == ([1, 2], [1])
+    assert (list(file.vary), list(file.options)) == (["--max-num-seqs"], ["--cost-source"])
+    path.write_text(yaml.safe_dump(fields | {"tp": [4]}))
+    with pytest.raises(InputError, match="tp is given, and so is tensor_parallel_size"):
+        load_space(path)
+
+
 def test_an_unknown_figure_names_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,10 +394,10 @@ def test_an_answer_counts_for_the_code_that_gave_it(
 def test_a_file_that_changes_while_the_search_runs_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from llmsim.cli.commands.answers import search as verb
+    from llmsim.cli.run.counted import Counted
 
     path = small(tmp_path)
-    monkeypatch.setattr(verb, "_told", lambda trial: blackbox(tmp_path, 30_000))
+    monkeypatch.setattr(Counted, "done", lambda *_: blackbox(tmp_path, 30_000))
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 2
     assert "bb.json changed while the search ran" in capsys.readouterr().err
     monkeypatch.undo()
@@ -451,7 +465,7 @@ def test_a_defect_is_no_verdict(
     asked = Asked(text, str(tmp_path / "cluster.json"), words, ("devices",))
     whole = ended(Bench(), asked)
     assert whole.code == 0 and whole.summary is not None and whole.summary["completed"] == 2
-    monkeypatch.setattr("llmsim.simulate.simulate", fails)
+    monkeypatch.setattr("llmsim.simulation.run.simulate", fails)
     found = ended(Bench(), asked)
     assert found.summary is None and not found.verdict and DEFECTS[defect] in found.failure
 

@@ -17,25 +17,22 @@ import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.lowering import LoweringOptions
-from llmsim.sizing import search
 from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, fits, pruned_reason
-from llmsim.sizing.capacity import able, capacity, misses
-from llmsim.sizing.emit import emit
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able, capacity, misses
+from llmsim.sizing.emit import emit, not_written
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.pictures import html, plot
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.search import (
-    BOUND,
-    FEWEST_VERIFIED,
-    PARTNER,
-    Candidate,
-    Found,
-    Question,
-    cost_of,
-)
+from llmsim.sizing.search import instances, search
+from llmsim.sizing.search.cheaper import largest_cheaper
+from llmsim.sizing.search.counts import grown
+from llmsim.sizing.search.found import Candidate, layout_of
+from llmsim.sizing.search.measuring import BOUND, PARTNER
+from llmsim.sizing.search.pairs import starts_of
+from llmsim.sizing.search.question import Costs, Question
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
 from llmsim.sizing.targets import Miss, Targets, beyond_target
@@ -287,6 +284,29 @@ def test_json_has_the_keys_of_the_interface(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == found
 
 
+def test_the_best_has_what_real_servers_like_its_run_have(answer: Answer, tmp_path: Path) -> None:
+    """The interval of the run whose command `--emit` writes."""
+    answer.emit(tmp_path)
+    given = ["--cluster-config", str(tmp_path / "cluster.json"), *answer.run_arguments]
+    assert main(["run", *given, "--run-dir", str(tmp_path / "run"), "--quiet"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    best = answer.as_json()["best"]
+    assert best["system_error"] == summary["system_error"]
+    assert "9 in 10 real servers: " in text(answer)
+
+
+@pytest.mark.parametrize(("option", "name"), [("--plot", "front.xyz"), ("--html", "page.txt")])
+def test_a_file_of_another_kind_is_refused_before_any_run(
+    option: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--slo", "ttft:500"]
+    given += ["--emit", str(tmp_path / "emitted"), option, str(tmp_path / name)]
+    assert main(["size", *given]) == 2
+    captured = capsys.readouterr()
+    assert option in captured.err and "ends in" in captured.err and not captured.out
+    assert not (tmp_path / name).exists()
+
+
 def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", MODEL, "--device", "H100", "--rate", "2", "--jobs", "1"]
     assert main(["size", *given, "--slo", "tpot:0.1"]) == 5
@@ -308,6 +328,8 @@ def test_nothing_meets_impossible_targets(capsys: pytest.CaptureFixture[str]) ->
         ({"max_devices": 0}, "max_devices is 0"),
         ({"architecture": "colocate"}, "did you mean"),
         ({"input": "fixed:-3"}, "input"),
+        ({"rate": None, "dataset": TRACE, "input": "fixed:9"}, "input is fixed:9 beside a dataset"),
+        ({"rate": None, "dataset": TRACE, "input": None}, "output_tokens is .* beside a dataset"),
         ({"engine_profile": "sglan-0.5"}, "is not known"),
         ({"engine_profile": "transformers-5"}, "servers of vllm and sglang"),
         ({"engine_profile": "sglang-0.5.23", "architecture": "afd"}, "vLLM's scheduler"),
@@ -328,6 +350,7 @@ def test_sglang_is_planned_by_its_own_rules(answer: Answer, tmp_path: Path) -> N
     assert (group.engine.scheduler, group.engine.engine_profile) == ("sglang", "sglang-0.5.23")
     assert found.as_json()["best"]["options"]["engine_profile"] == "sglang-0.5.23"
     names = [path.name for path in found.emit(tmp_path)]
+    assert not_written(best.plan).endswith("are not written for SGLang")
     assert sorted(names) == ["cluster.json", "llmsim.sh", "sglang.sh"]
     assert "vLLM's rules" not in (tmp_path / "sglang.sh").read_text()
 
@@ -340,6 +363,7 @@ def test_attention_and_ffn_apart(tmp_path: Path) -> None:
     over_nodes = found.found.pruned.counts[BOUND]
     assert over_nodes, "layouts of whole nodes cannot come near the best one"
     assert [path.name for path in emit(found.best.plan, tmp_path)] == ["cluster.json"]
+    assert "no server of theirs starts this deployment" in not_written(found.best.plan)
 
 
 def test_a_role_is_measured_beside_one_that_fits() -> None:
@@ -361,7 +385,7 @@ def test_a_prefill_instance_is_measured_beside_as_many_as_it_keeps_busy() -> Non
     """
     asked: dict[str, Any] = {"input": "lognormal:2000", "output_tokens": "lognormal:500"}
     asked |= {"architecture": "pd", "max_devices": 4}
-    found = size("openai/gpt-oss-120b", "H100", rate=15, slo="ttft:1000,tpot:20", **asked)
+    found = size("openai/gpt-oss-120b", "H100", rate=15, slo="ttft:1000,tpot:30", **asked)
     assert found.best is not None
     assert found.best.plan.label == "1 x TP1 prefill + 1 x TP2 decode"
 
@@ -370,7 +394,7 @@ def test_roles_of_different_layouts_are_found_where_two_alike_are_too_many_devic
     """Two instances of TP2 have four devices, and one of TP1 beside one of TP2 has three."""
     asked: dict[str, Any] = {"input": "lognormal:2000", "output_tokens": "lognormal:500"}
     asked |= {"architecture": "pd", "max_devices": 3}
-    found = size("openai/gpt-oss-120b", "H100", rate=15, slo="ttft:1000,tpot:20", **asked)
+    found = size("openai/gpt-oss-120b", "H100", rate=15, slo="ttft:1000,tpot:30", **asked)
     assert found.best is not None
     assert found.best.plan.label == "1 x TP1 prefill + 1 x TP2 decode"
 
@@ -412,31 +436,29 @@ def test_a_layout_beyond_the_first_ones_is_found_if_it_is_cheaper(
     """
     asked = {**ASKED, "rate": 60.0, "architecture": "colocated"}
     whole = size(MODEL, "H100,H200", **asked)
-    monkeypatch.setattr(search, "TOGETHER", 1)
+    monkeypatch.setattr(instances, "TOGETHER", 1)
     monkeypatch.setattr(search, "MOST_VERIFIED", 1)
     few = size(MODEL, "H100,H200", **asked)
     assert whole.best is not None and few.best is not None
-    prices = few.prices
-    question = few.found.question
-    assert cost_of(few.best.plan, question, prices) == cost_of(whole.best.plan, question, prices)
-    first = search._starts(question, few.found.units, prices)[0]
-    assert search._layout(few.best.plan) != search._layout(first)
+    costs = Costs(few.prices)
+    assert costs(few.best.plan) == costs(whole.best.plan)
+    first = starts_of(few.found.question, few.found.units, costs)[0]
+    assert layout_of(few.best.plan) != layout_of(first)
 
 
 def test_cheaper_numbers_of_instances_are_the_largest_ones() -> None:
     """Of a layout estimated at 3 prefill and 4 decode instances, below the price of six."""
     pools = Pool(Shape(), 3, "prefill"), Pool(Shape(), 4, "decode")
     plan = Plan(MODEL, "H100", pools)
-    found = Found(_question())
-    assert not list(search._cheaper(found, [plan], {}))
-    found.meeting.append(Candidate(Plan(MODEL, "H100", (Pool(Shape(), 6),)), None, ()))
-    made = search._cheaper(found, [plan], {})
+    best = Plan(MODEL, "H100", (Pool(Shape(), 6),))
+    made = largest_cheaper(best, [plan], Costs({}))
     assert sorted(tuple(pool.count for pool in one.pools) for one in made) == [(2, 3), (3, 2)]
-    [alone] = search._cheaper(found, [Plan(MODEL, "H100", (Pool(Shape(), 9),))], {})
+    nine = Plan(MODEL, "H100", (Pool(Shape(), 9),))
+    [alone] = largest_cheaper(best, [nine], Costs({}))
     assert alone.devices == 5
     many = Plan(MODEL, "H100", (Pool(Shape(), 400, "prefill"), Pool(Shape(), 300, "decode")))
-    found.meeting[0] = Candidate(Plan(MODEL, "H100", (Pool(Shape(), 600),)), None, ())
-    assert 1 < len(list(search._cheaper(found, [many], {}))) <= 9
+    best = Plan(MODEL, "H100", (Pool(Shape(), 600),))
+    assert 1 < len(list(largest_cheaper(best, [many], Costs({})))) <= 9
 
 
 def _question() -> Question:
@@ -457,8 +479,8 @@ def test_the_role_that_helps_grows(helps: int) -> None:
         late = () if counts[helps] >= 4 else (Miss("ttft", 2000.0, 1000.0),)
         return Candidate(plan.with_counts(*counts), complete, late)
 
-    grown = search._grown(cast(Any, run), (2, 2), plan, question)
-    assert grown is not None and grown[helps] == 4
+    counts_that_meet = grown(cast(Any, run), (2, 2), plan, question)
+    assert counts_that_meet is not None and counts_that_meet[helps] == 4
     assert len(tried) <= 5
 
 
@@ -472,7 +494,7 @@ def test_at_the_limit_of_devices_the_role_that_helps_takes_the_place_of_the_othe
         late = () if counts[0] >= 2 else (Miss("e2el", 2000.0, 1000.0),)
         return Candidate(plan.with_counts(*counts), complete, late)
 
-    assert search._grown(cast(Any, run), (1, 2), plan, question) == (2, 2)
+    assert grown(cast(Any, run), (1, 2), plan, question) == (2, 2)
 
 
 CLASSES: dict[str, Any] = {
@@ -786,6 +808,7 @@ def test_files_for_devices_of_other_vendors(
     written = {path.name for path in emit(plan, tmp_path)}
     assert files | {"vllm.sh", "cluster.json"} <= written and "dynamo.yaml" not in written
     assert variable in (tmp_path / "vllm.sh").read_text()
+    assert "dynamo.yaml" in not_written(plan) and not_written(plan).endswith(f"vLLM on {device}")
     texts = "".join(path.read_text() for path in tmp_path.iterdir())
     assert "nvidia" not in texts.lower().replace("nvidia.com/v1alpha1", "")
     if files:
@@ -811,7 +834,7 @@ def test_targets_that_a_request_alone_misses_take_few_runs(
     with_a_load = sum(requests > 1 for requests in runs)
     assert quick.found.pruned.counts[PARTNER], "no prefill instance meets TTFT"
     runs.clear()
-    monkeypatch.setattr(search, "missed_alone", lambda *_: None)
+    monkeypatch.setattr(instances, "missed_alone", lambda *_: None)
     slow = size("Qwen/Qwen3-30B-A3B", "H100", **asked)
     assert with_a_load <= len(runs) / 4
     assert quick.best is slow.best is None

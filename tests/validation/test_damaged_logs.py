@@ -12,8 +12,8 @@ from fuzz.targets import bench_result, engine_log, result_csv
 
 from llmsim.config.errors import InputError
 from llmsim.validation import read_recording
-from llmsim.validation.fit.means import read_means
 from llmsim.validation.logs.arrivals import with_recorded_arrivals
+from llmsim.validation.logs.means_readers import read_means
 from llmsim.workload.dataset import load_dataset
 
 

@@ -121,9 +121,18 @@ def test_figures_take_the_profiles_of_the_artifact(tmp_path, monkeypatch):
             "silicon" in run.options for run in figure.runs(without) if run.name.startswith("H100")
         )
     (run,) = figure_9.runs(work)
-    assert run.options == profiles
+    assert run.options[run.options.index("--profile-dir") :][:2] == profiles
     assert run.cluster["nodes"][0]["instances"][0]["hardware"] == "TPU-v6e-1"
-    assert figure_9.runs(without)[0].options == ()
+    assert "--profile-dir" not in figure_9.runs(without)[0].options
+    own = {"figure_5/H100/config": ("SD", "MD"), "figure_9/config": ("SD",)}
+    for folder, names in own.items():
+        (copy / folder).mkdir(parents=True)
+        for name in names:
+            (copy / folder / f"{name}_config.json").write_text("{}", encoding="utf-8")
+    assert figure_9.runs(work)[0].cluster == copy / "figure_9/config/SD_config.json"
+    by_name = {run.name: run.cluster for run in figure_8.runs(work)}
+    assert by_name["H100_MD"] == copy / "figure_5/H100/config/MD_config.json"
+    assert by_name["H100_SM"]["nodes"], "no such file"
 
 
 def test_the_processors_of_figure_6_are_those_of_its_configurations(tmp_path, monkeypatch):

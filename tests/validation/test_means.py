@@ -11,7 +11,7 @@ from made_logs import CLUSTER, run_arguments, simulate
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
-from llmsim.validation.fit.means import read_means
+from llmsim.validation.logs.means_readers import read_means
 
 SMALL = "synthetic:n=40,rate=6,input=lognormal:300,output=lognormal:40,seed=5"
 GAP_NS = 3e6
@@ -158,3 +158,46 @@ def test_what_no_constant_can_reach_is_said(
     said = capsys.readouterr()
     assert "cannot bring mean tpot" in said.out
     assert "nothing was written" in said.err
+
+
+@pytest.mark.parametrize("kind", ["openmetrics", "mlperf"])
+def test_an_export_without_requests_is_compared_by_its_means(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    simulate("--run-dir", run, dataset=SMALL)
+    exported = tmp_path / "exported"
+    assert main(["export", str(run), "--format", kind, "-o", str(exported)]) == 0
+    capsys.readouterr()
+    assert main(["validate", str(exported), str(run), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    errors = {name: one["error_percent"] for name, one in values.items()}
+    assert {"mean_ttft", "mean_tpot", "mean_latency"} <= errors.keys()
+    assert all(abs(error) < 0.01 for error in errors.values()), errors
+
+
+def test_metrics_of_several_engines_are_added_up(tmp_path: Path) -> None:
+    """The last sample of each series counts; a scrape of a server has one, without a time."""
+    lines = [
+        *('vllm:e2e_request_latency_seconds_sum{engine="0"} 1 10',),
+        *('vllm:e2e_request_latency_seconds_sum{engine="0"} 6 20',),
+        *('vllm:e2e_request_latency_seconds_count{engine="0"} 2 20',),
+        *('vllm:e2e_request_latency_seconds_sum{engine="1"} 4',),
+        *('vllm:e2e_request_latency_seconds_count{engine="1"} 2',),
+        *('vllm:time_per_output_token_seconds_sum{engine="1"} 3',),
+        *('vllm:time_per_output_token_seconds_count{engine="1"} 100',),
+        *('vllm:request_success_total{engine="1",finished_reason="stop"} 3',),
+        *('vllm:request_success_total{engine="1",finished_reason="length"} 1',),
+    ]
+    path = tmp_path / "metrics"
+    path.write_text("# HELP vllm:x y\n" + "\n".join(lines) + "\n")
+    means = read_means(path)
+    assert means is not None
+    assert means.values == {"mean_latency": 2.5, "mean_itl": 0.03}
+    assert means.counts == {"completed": 4}
+    path.write_text(path.read_text().replace(" 6 20", " six 20"))
+    with pytest.raises(InputError, match=r"metrics:3: .* is no sample of a metric"):
+        read_means(path)
+    path.write_text("vllm:e2e_request_latency_seconds_sum 0\n")
+    with pytest.raises(InputError, match="_count is 0; scrape the metrics after"):
+        read_means(path)

@@ -82,7 +82,8 @@ class RunInputs(Struct, frozen=True):
         if not isinstance(asked, dict) or not isinstance(asked.get("cluster"), dict):
             raise InputError(
                 f"{path} does not say what the run was given, as an older llmsim wrote it; write "
-                "the folder again with `llmsim run --run-dir`"
+                "the folder again with `llmsim run --run-dir`",
+                file=str(path),
             )
         cluster = Cluster(str(asked["cluster"]["text"]), str(asked["cluster"]["name"]))
         directory = Path(str(manifest.get("host", {}).get("directory", ".")))
@@ -122,10 +123,13 @@ def _requests_of(folder: Path) -> Any:
         content = pa.BufferReader(input_files.read_bytes(path))
         table = input_files.parquet_table(content, names)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); write the run folder again", file=str(path)
+        ) from None
     if table.column("session_id").null_count < len(table):
         raise InputError(
             f"{path}: the sessions of this run came as objects, which no file holds; call "
-            "Result.why() in the program that ran it"
+            "Result.why() in the program that ran it",
+            file=str(path),
         )
     return table.drop_columns(["session_id"])

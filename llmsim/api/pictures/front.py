@@ -7,7 +7,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmsim.api.pictures.plots import INK, PALETTE, add_legend, new_axes, new_figure
-from llmsim.config.errors import InputError
 from llmsim.results.pareto import pareto_front
 
 if TYPE_CHECKING:
@@ -88,15 +87,18 @@ def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) ->
     falls = front[0].y > front[-1].y
     for at, name in shown.items():
         is_right = places[at][0] > 0.5 and len(front) > 1  # a name there would leave the picture
-        is_below = is_right and falls
-        ax.annotate(
-            name,
-            (front[at].x, front[at].y),
-            textcoords="offset points",
-            xytext=(-6 if is_right else 4, -9 if is_below else 4),
-            ha="right" if is_right else "left",
-            fontsize=NAME_SIZE,
-        )
+        _name_point(ax, front[at], name, to_the_left=is_right, below=is_right and falls)
+
+
+def _name_point(ax: "Axes", point: Point, name: str, *, to_the_left: bool, below: bool) -> None:
+    ax.annotate(
+        name,
+        (point.x, point.y),
+        textcoords="offset points",
+        xytext=(-6 if to_the_left else 4, -9 if below else 4),
+        ha="right" if to_the_left else "left",
+        fontsize=NAME_SIZE,
+    )
 
 
 def _names_collide(
@@ -162,15 +164,11 @@ def write_picture(path: Path, title: str, draw: "Callable[[Axes], object]") -> N
     """A picture as a file of the kind that its name ends in; raises InputError for another kind,
     and without matplotlib.
     """
-    from llmsim.export.files import atomic_writer, check_writable
+    from llmsim.api.pictures.files import check_picture, write_figure
 
-    check_writable(path)
+    check_picture(path)
     figure = new_figure((7, 4.5))
     axes = figure.add_subplot()
     draw(axes)
     axes.set_title(title)
-    with atomic_writer(path, "wb") as stream:
-        try:
-            figure.savefig(stream, format=path.suffix.lstrip(".").lower() or "png", dpi=150)
-        except ValueError as error:
-            raise InputError(f"--plot {path}: {error}", field="--plot") from None
+    write_figure(path, figure)

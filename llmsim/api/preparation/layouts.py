@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
+from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError, PluginRefused
 from llmsim.config.units import BYTES_PER_GIB
 
@@ -161,6 +162,11 @@ def _refuse(
             moves_kv and _any_engine(plans, "sglang"),
             "the scheduler sglang and KV that moves",
             'set kv to "recompute" or "drop"',
+        ),
+        (
+            _any_engine(plans, INSTALLED),
+            f"the scheduler {INSTALLED}, which does not take over answers that have begun,",
+            f"choose {VLLM}",
         ),
         (_loads_fail(plans), "kv_load_failure_rate", "leave it out"),
         (

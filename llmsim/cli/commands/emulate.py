@@ -1,7 +1,9 @@
 """`llmsim emulate`: a real engine's server in virtual time."""
 
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ from llmsim.config.errors import InputError
 
 if TYPE_CHECKING:
     from llmsim.emulation.emulate import Emulated
+    from llmsim.emulation.engines.engine import Engine as EmulatedEngine
 
 HELP = (
     "Run the engine's own server in virtual time, without a GPU (docs/how-to/emulate.md). "
@@ -25,9 +28,7 @@ CLIENT = "llmsim emulate: client"
 NO_DATASET = "synthetic:n=1,rate=1,input=fixed:1,output=fixed:1"
 """What stands for the workload where a client has its own."""
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-ENGINES = ("vllm",)
-
-Engine = Annotated[str, typer.Argument(help="Names the engine: vllm.", metavar="ENGINE")]
+Engine = Annotated[str, typer.Argument(help="Names the engine: vllm or sglang.", metavar="ENGINE")]
 EnginePython = Annotated[
     Path | None,
     typer.Option(
@@ -87,10 +88,12 @@ def command(
     from llmsim.api.preparation.prepare import prepare
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.emulation.emulate import Client, emulate
+    from llmsim.emulation.engines import ENGINES
     from llmsim.export.files import check_writable_folder
 
     if engine not in ENGINES:
         raise InputError(f'ENGINE is "{engine}"; this version emulates {" and ".join(ENGINES)}')
+    emulated_engine = ENGINES[engine]
     try:
         words = shlex.split(engine_args)
     except ValueError as error:
@@ -99,29 +102,64 @@ def command(
     if client_words is not None and not client_words:
         raise InputError("-- is followed by no client; name one, as in -- vllm bench serve")
     client = None if client_words is None else Client(client_words, keeps_stdout=not as_json)
-    options = list(context.args)
+    options = [*emulated_engine.options(), *context.args]
+    has_dataset = any(word.split("=")[0] == "--dataset" for word in options)
     if client is not None:
-        if any(word.split("=")[0] == "--dataset" for word in options):
+        if has_dataset:
             raise InputError("--dataset: the client after -- sends its own requests; leave one out")
         options += ["--dataset", NO_DATASET]
-    prepared = prepare(without_outputs(checked_options(options)))
-    with tempfile.TemporaryDirectory() as folder:
+    elif not has_dataset:
+        raise InputError(
+            "--dataset is missing; it names the workload, and the words of a client after -- send "
+            "their own instead, as in -- vllm bench serve (see llmsim emulate --help)",
+            field="--dataset",
+        )
+    prepared = prepare(without_outputs(checked_options(options, context.command_path)))
+    with tempfile.TemporaryDirectory() as folder, _no_leftovers(run_dir):
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
         python = engine_python or Path(sys.executable)
-        emulated = emulate(prepared, python, target / "server.log", words, client)
+        emulated = emulate(emulated_engine, prepared, python, target / "server.log", words, client)
         compare = compare and client is None
-        return _tell(emulated, prepared, run_dir, as_json=as_json, compare=compare)
+        return _tell(emulated_engine, emulated, prepared, run_dir, as_json=as_json, compare=compare)
+
+
+@contextmanager
+def _no_leftovers(run_dir: Path | None) -> Iterator[None]:
+    """Where the input is refused inside of it, what has been added to the folder is removed."""
+    if run_dir is None:
+        yield
+        return
+    before = set(run_dir.iterdir()) if run_dir.is_dir() else None
+    try:
+        yield
+    except InputError:
+        for path in set(run_dir.glob("*")) - (before or set()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if before is None and run_dir.is_dir():
+            run_dir.rmdir()
+        raise
 
 
 def _tell(
-    emulated: "Emulated", prepared: Any, run_dir: Path | None, *, as_json: bool, compare: bool
+    engine: "EmulatedEngine",
+    emulated: "Emulated",
+    prepared: Any,
+    run_dir: Path | None,
+    *,
+    as_json: bool,
+    compare: bool,
 ) -> int:
     from llmsim.emulation.outcome import client_figures, difference, write_folder
     from llmsim.export.json import json_text
 
+    if isinstance(emulated.failure, InputError):
+        raise emulated.failure
     figures = client_figures(emulated)
     manifest: dict[str, Any] = {
-        "engine": "vllm",
+        "engine": engine.name,
         "engine_version": emulated.version,
         "deterministic": not emulated.reasons,
         "reasons": list(emulated.reasons),
@@ -129,7 +167,7 @@ def _tell(
         "virtual_s": figures["duration"],
         "wall_s": round(emulated.wall_s, 3),
         "start_s": round(emulated.start_s, 3),
-        "cpu_s": round(emulated.cpu_s, 3),
+        "cpu_s": None if emulated.cpu_s is None else round(emulated.cpu_s, 3),
         "steps": sum(len(one.items) for one in emulated.schedules),
     }
     if compare and emulated.failure is None:
@@ -142,17 +180,17 @@ def _tell(
         short = {name: value for name, value in figures.items() if not isinstance(value, list)}
         print(json_text(manifest | short), end="")
     else:
-        _print(manifest, figures, len(emulated.asked.names))
+        _print(engine.title, manifest, figures, len(emulated.asked.names))
     if emulated.failure is not None:
         raise emulated.failure
     return 0
 
 
-def _print(manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
+def _print(title: str, manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
     speed = manifest["virtual_s"] / manifest["wall_s"] if manifest["wall_s"] else 0.0
     print(
         f"Served:    {figures['completed']:,} of {asked:,} requests in {manifest['virtual_s']:.1f} "
-        f"virtual s by vLLM {manifest['engine_version']}, {manifest['steps']:,} steps"
+        f"virtual s by {title} {manifest['engine_version']}, {manifest['steps']:,} steps"
     )
     for label, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el")):
         if f"mean_{name}_ms" in figures:

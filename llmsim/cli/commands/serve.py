@@ -107,7 +107,8 @@ def command(
             "--dataset: `llmsim serve` simulates what clients send; leave it out, or give it to "
             "`llmsim run`"
         )
-    options = without_outputs(checked_options([*context.args, "--dataset", "live requests"]))
+    words = [*context.args, "--dataset", "live requests"]
+    options = without_outputs(checked_options(words, context.command_path))
     key = "" if api_key_file is None else _key(api_key_file)
     with ExitStack() as stack:
         recorder = None

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from llmsim.cli.run.command_line import given_path
 
 if TYPE_CHECKING:
+    from llmsim.config.deployment import Group
     from llmsim.config.explain import Explained
 
 HELP = (
@@ -43,11 +44,19 @@ def command(file: File, field: Field = "", as_json: AsJson = False) -> None:
     from llmsim.config.explain import explain
     from llmsim.export.json import json_text
     from llmsim.lowering.device_memory import sheet_memory
+    from llmsim.lowering.energy.prices import price_of_group
     from llmsim.lowering.group import settled_engines
+    from llmsim.lowering.offload.host_memory import located
+    from llmsim.model.hardware import load_hardware
 
     cluster = load_cluster(file)
     deployment = resolve(cluster, EngineOverrides(), sheet=sheet_memory(cluster.path))
-    found = explain(cluster, settled_engines(deployment), field)
+
+    def price_of(group: "Group") -> tuple[float | None, str]:
+        price = price_of_group(group, load_hardware(located(group.hardware, cluster.path)))
+        return price.usd_per_device_hour, f"{price.basis}: {price.source}"
+
+    found = explain(cluster, settled_engines(deployment), price_of, field)
     if as_json:
         sys.stdout.write(json_text({"fields": [asdict(one) for one in found]}))
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmsim.cli.commands.files.cluster import Dp, Node
+from llmsim.cli.commands.files.cluster import Dp, Ep, Node, Pp, Tp, WholeExperts
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import DoesNotFit, InfeasibleError, InputError
 
@@ -41,16 +41,6 @@ Device = Annotated[
     str | None,
     typer.Option(
         "--device", help="Names a device, or the path of its data sheet.", show_default=False
-    ),
-]
-Tp = Annotated[
-    int, typer.Option("--tp", min=1, help="Sets the tensor-parallel devices of an instance.")
-]
-Pp = Annotated[int, typer.Option("--pp", min=1, help="Sets the pipeline stages of an instance.")]
-Ep = Annotated[
-    int | None,
-    typer.Option(
-        "--ep", min=1, help="Sets the ranks over which whole experts are spread.", show_default="1"
     ),
 ]
 Instances = Annotated[
@@ -105,6 +95,7 @@ def command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = None,
+    enable_expert_parallel: WholeExperts = False,
     dp: Dp = 1,
     instances: Instances = None,
     prefill: Prefill = 0,
@@ -138,6 +129,7 @@ def command(
         tp=tp,
         pp=pp,
         ep=ep,
+        enable_expert_parallel=enable_expert_parallel,
         dp=dp,
         instances=instances or 1,
         prefill_tp=prefill_tp,

@@ -9,14 +9,14 @@ from llmsim.api.checked.run_options import RunOptions
 from llmsim.config.errors import InputError
 
 
-def checked_options(arguments: Sequence[str]) -> RunOptions:
+def checked_options(arguments: Sequence[str], command: str = "llmsim run") -> RunOptions:
     """The options of a `run` command line, checked but not run: what other commands pass on to
-    `trial`.
+    `trial`. Errors name `command` and its help.
     """
     from llmsim.cli.app import run_app
 
     options: RunOptions | int = run_app(
-        list(arguments), prog_name="llmsim run", standalone_mode=False, obj=lambda checked: checked
+        list(arguments), prog_name=command, standalone_mode=False, obj=lambda checked: checked
     )
     if isinstance(options, int):  # typer gives the exit code of an interrupt in place of the result
         raise KeyboardInterrupt

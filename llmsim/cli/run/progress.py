@@ -1,8 +1,9 @@
 """Progress with ETA and heartbeat lines, both on stderr: stdout belongs to the results."""
 
 import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from llmsim.cli.run.terminal_bar import TerminalBar
 
 if TYPE_CHECKING:
     from llmsim import _native
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from llmsim.lowering import LoweredDeployment
 
 
-class Progress:
+class Progress(TerminalBar):
     """A bar on a terminal, heartbeat lines with --log-level INFO, otherwise silence."""
 
     def __init__(
@@ -21,14 +22,10 @@ class Progress:
         self._heartbeats = options.log_level != "WARNING" and not options.quiet
         self._quiet = options.quiet
         self._blocks = [group.info.num_blocks for group in deployment.groups]
-        self._bar: Any = None
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty() and not self._heartbeats and not self._quiet:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            from llmsim.cli.streams import raw
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
             columns = (
                 BarColumn(),
@@ -36,9 +33,8 @@ class Progress:
                 TextColumn("{task.fields[simulated]}"),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(file=raw(sys.stderr)), transient=True)
+            self._start(*columns)
             self._task = self._bar.add_task("", total=self._total, simulated="")
-            self._bar.start()
         return self
 
     def update(self, simulation: "_native.Simulation") -> None:
@@ -65,12 +61,3 @@ class Progress:
             except OSError:  # nobody can read them: the run matters more
                 self._heartbeats = False
                 return
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()

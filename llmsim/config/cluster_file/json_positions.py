@@ -63,6 +63,17 @@ def line_of(text: str, location: Location) -> int:
     return line_at(text, best_offset)
 
 
+def lines_of(text: str) -> dict[Location, int]:
+    """The 1-based line of every field, and of the root, in one pass."""
+    lines: dict[Location, int] = {(): 1}
+    line, seen = 1, 0
+    for location, offset in entries(text):
+        line += text.count("\n", seen, offset)
+        seen = offset
+        lines.setdefault(location, line)
+    return lines
+
+
 def field_path(location: Location) -> str:
     """`nodes[0].instances[1].npu_mem.mem_size`; empty for the root."""
     path = ""

@@ -8,9 +8,10 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from llmsim.config.cluster_file.json_positions import (
     Location,
@@ -18,6 +19,7 @@ from llmsim.config.cluster_file.json_positions import (
     field_path,
     line_at,
     line_of,
+    lines_of,
 )
 from llmsim.config.cluster_file.yaml_text import is_yaml, read_yaml
 from llmsim.config.errors import InputError
@@ -33,10 +35,21 @@ class Document(Struct, frozen=True):
     text: str
     data: Any
     lines: Mapping[Location, int] = field(default_factory=dict)
-    """Lines of the fields of a YAML text; a JSON text is searched when a line is asked for."""
+    """Lines of the fields of a YAML text, or of one of which many are asked for; another text is
+    searched when a line is asked for.
+    """
+
+    def with_lines(self) -> Self:
+        """The same document where every line is found at once."""
+        return self if self.lines or not self.text else replace(self, lines=lines_of(self.text))
+
+    def place(self, location: Location) -> Location:
+        """Where the text has a field of the cluster."""
+        return location
 
     def line(self, location: Location) -> int:
         """The 1-based line of a field, or of its nearest ancestor that the text has."""
+        location = self.place(location)
         if not self.lines:
             return line_of(self.text, location)
         known = (location[:depth] for depth in range(len(location), -1, -1))
@@ -47,7 +60,7 @@ class Document(Struct, frozen=True):
         of an error.
         """
         line = f":{self.line(location)}" if self.text else ""
-        path = field_path(location)
+        path = field_path(self.place(location))
         return f"{self.name}{line}: {path}" if path else f"{self.name}{line}:"
 
 
@@ -57,16 +70,15 @@ class LayoutDocument(Document, frozen=True):
     places: tuple[tuple[Location, ...], ...] = ()
     """Of each instance of each node."""
 
-    def position(self, location: Location) -> str:
-        """Of the field in its layout."""
-        if location[:1] == ("nodes",) and len(location) > 1:
-            _, node, *rest = location
-            if rest[:1] == ["instances"] and len(rest) > 1:
-                assert isinstance(node, int) and isinstance(rest[1], int)
-                location = (*self.places[node][rest[1]], *rest[2:])
-            else:
-                location = ("node", *rest)
-        return super().position(location)
+    def place(self, location: Location) -> Location:
+        """Of a field of a node, in its layout."""
+        if location[:1] != ("nodes",) or len(location) == 1:
+            return location
+        _, node, *rest = location
+        if rest[:1] != ["instances"] or len(rest) == 1:
+            return ("node", *rest)
+        assert isinstance(node, int) and isinstance(rest[1], int)
+        return (*self.places[node][rest[1]], *rest[2:])
 
 
 class _DuplicateKey(Exception):
@@ -83,18 +95,22 @@ def read_text(path: Path) -> str:
         input_files.note(path)
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"{path} is a directory; expected a JSON or YAML file")
+            raise InputError(f"{path} is a directory; expected a JSON or YAML file", file=str(path))
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise InputError(f"{path} is a device, not a file; expected a JSON or YAML file")
+            raise InputError(
+                f"{path} is a device, not a file; expected a JSON or YAML file", file=str(path)
+            )
         raw = input_files.read_bytes(path)
     except FileNotFoundError:
         raise InputError(
-            f"{path} does not exist; expected a JSON or YAML file{_neighbours(path)}"
+            f"{path} does not exist; expected a JSON or YAML file{_neighbours(path)}",
+            file=str(path),
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path} cannot be read ({reason}); expected a readable JSON or YAML file"
+            f"{path} cannot be read ({reason}); expected a readable JSON or YAML file",
+            file=str(path),
         ) from None
     try:
         text = raw.decode("utf-8-sig")
@@ -102,10 +118,10 @@ def read_text(path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         byte = raw[error.start]
         raise InputError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8", file=str(path)
         ) from None
     if not text.strip():
-        raise InputError(f"{path} is empty; expected a JSON or YAML object")
+        raise InputError(f"{path} is empty; expected a JSON or YAML object", file=str(path))
     return text
 
 
@@ -131,7 +147,7 @@ def parse_json(text: str, name: str) -> Document:
         _refuse_lone_surrogates(data, text, name)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
+            f"{name}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}", file=name
         ) from None
     except _DuplicateKey:
         raise InputError(_duplicate_sentence(text, name)) from None
@@ -139,14 +155,18 @@ def parse_json(text: str, name: str) -> Document:
         offset = _constant_offset(text, str(error))
         column = offset - text.rfind("\n", 0, offset)
         position = f"{name}:{line_at(text, offset)}:{column}"
-        raise InputError(f"{position}: {error} is not JSON; expected a finite number") from None
+        raise InputError(
+            f"{position}: {error} is not JSON; expected a finite number", file=name
+        ) from None
     except RecursionError:
         raise InputError(
-            f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels"
+            f"{name}: the JSON is nested too deeply; a cluster needs fewer than 10 levels",
+            file=name,
         ) from None
     except ValueError:  # the only other one: an integer of more digits than Python converts
         raise InputError(
-            f"{name}: a number has thousands of digits; expected numbers that fit 64 bits"
+            f"{name}: a number has thousands of digits; expected numbers that fit 64 bits",
+            file=name,
         ) from None
     return Document(name, text, data)
 
@@ -171,7 +191,8 @@ def _refuse_lone_surrogates_of(data: Any, name: str) -> None:
     field = _field_of_lone_surrogate(data, "")
     if field:
         raise InputError(
-            f"{name}: {field} is a text with half of a character; expected whole characters"
+            f"{name}: {field} is a text with half of a character; expected whole characters",
+            file=name,
         )
 
 
@@ -207,7 +228,8 @@ def _refuse_lone_surrogates(data: Any, text: str, name: str) -> None:
         field = _field_of_lone_surrogate(data, "")
         raise InputError(
             f"{position}: {field} is a text with {half}, half of a character; expected whole "
-            "characters"
+            "characters",
+            file=name,
         ) from None
 
 
@@ -217,15 +239,19 @@ def _field_of_lone_surrogate(value: Any, path: str) -> str:
     """
     if isinstance(value, str):
         return path if _is_lone(value) else ""
-    entries: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict) and any(_is_lone(key) for key in value):
+        return f"a key of {path or 'the document'}"
+    found = (_field_of_lone_surrogate(entry, below) for below, entry in _entries(value, path))
+    return next(filter(None, found), "")
+
+
+def _entries(value: Any, path: str) -> Iterable[tuple[str, Any]]:
+    """Paths and values of what an array or an object holds; nothing of other values."""
     if isinstance(value, list):
-        entries = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
-    elif isinstance(value, dict):
-        if any(_is_lone(key) for key in value):
-            return f"a key of {path or 'the document'}"
-        entries = ((f"{path}.{key}" if path else key, entry) for key, entry in value.items())
-    found = (_field_of_lone_surrogate(entry, below) for below, entry in entries)
-    return next((field for field in found if field), "")
+        return [(f"{path}[{index}]", entry) for index, entry in enumerate(value)]
+    if isinstance(value, dict):
+        return [(f"{path}.{key}" if path else key, entry) for key, entry in value.items()]
+    return ()
 
 
 def _is_lone(text: str) -> bool:

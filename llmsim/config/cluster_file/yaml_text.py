@@ -42,10 +42,10 @@ def read_yaml(text: str, name: str) -> tuple[Any, dict[Location, int]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        raise InputError(f"{name}{where}: not valid YAML: {error.problem}") from None
+        raise InputError(f"{name}{where}: not valid YAML: {error.problem}", file=name) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         said = str(error).splitlines()[0]
-        raise InputError(f"{name}: not valid YAML: {said}") from None
+        raise InputError(f"{name}: not valid YAML: {said}", file=name) from None
     lines: dict[Location, int] = {}
     return (None if root is None else _value(root, (), lines, name)), lines
 
@@ -57,17 +57,20 @@ def _refuse_anchors(yaml: Any, text: str, name: str) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_LEVELS:
             raise InputError(
-                f"{name}: the YAML is nested too deeply; a cluster needs fewer than 10 levels"
+                f"{name}: the YAML is nested too deeply; a cluster needs fewer than 10 levels",
+                file=name,
             )
         if getattr(event, "anchor", None) is not None:
             raise InputError(
                 f"{name}:{event.start_mark.line + 1}: anchors and aliases are not read; write the "
-                "value again"
+                "value again",
+                file=name,
             )
         if getattr(event, "tag", None) is not None:
             raise InputError(
                 f"{name}:{event.start_mark.line + 1}: the tag {event.tag} is not read; write a "
-                "plain value"
+                "plain value",
+                file=name,
             )
 
 
@@ -82,11 +85,14 @@ def _value(node: Any, location: Location, lines: dict[Location, int], name: str)
         here = (*location, str(key.value))
         line = key.start_mark.line + 1
         if key.id != "scalar":
-            raise InputError(f"{name}:{line}: a key is a list or an object; write a text")
+            raise InputError(
+                f"{name}:{line}: a key is a list or an object; write a text", file=name
+            )
         if key.value in found:
             raise InputError(
                 f"{name}:{line}: {field_path(here)} is given twice (first on line {lines[here]}); "
-                "keep one of them"
+                "keep one of them",
+                file=name,
             )
         lines[here] = line
         found[key.value] = _value(value, here, lines, name)
@@ -101,16 +107,16 @@ def _scalar(node: Any, location: Location, name: str) -> Any:
         return _WORDS[text]
     where = f"{name}:{node.start_mark.line + 1}: {field_path(location)}"
     if _NOT_FINITE.fullmatch(text):
-        raise InputError(f"{where} is {text}; expected a finite number")
+        raise InputError(f"{where} is {text}; expected a finite number", file=name)
     if len(text) > _MOST_DIGITS and _FLOAT.fullmatch(text):
         raise InputError(
-            f"{where} is a number of {len(text)} digits; expected one that fits 64 bits"
+            f"{where} is a number of {len(text)} digits; expected one that fits 64 bits", file=name
         )
     if _INTEGER.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
         number = float(text)
         if not math.isfinite(number):
-            raise InputError(f"{where} is {text}; expected a finite number")
+            raise InputError(f"{where} is {text}; expected a finite number", file=name)
         return number
     return text

@@ -37,6 +37,8 @@ _SHOWN_IF_SET = (
     "prefill_graph_sizes",
     "host_sequence_ps",
     "prepare_sequence_ps",
+    "kv_read_ps",
+    "kv_descriptor_ps",
     "native_sampler",
     "endpoint",
     "api_server_count",
@@ -96,6 +98,8 @@ _IN_PS = (
     "fused_moe",
     "prepare",
     "prepare_sequence",
+    "kv_read",
+    "kv_descriptor",
 )
 
 
@@ -151,6 +155,11 @@ class EngineArgs(Struct, frozen=True):
     the step.
     """
     prepare_sequence_ps: int
+    kv_read_ps: int
+    """Host time before a step for each rank that a worker begins to read a prompt's KV from, and
+    (`kv_descriptor_ps`) for each piece of it.
+    """
+    kv_descriptor_ps: int
     api_latency_ps: int
     endpoint: str | None
     """What clients ask: "completions" or "chat"; None: the engine itself."""
@@ -501,6 +510,8 @@ OTHER_NAMES = MappingProxyType(
         "fused_moe_ns": "fused_moe_ps",
         "prepare_ns": "prepare_ps",
         "prepare_sequence_ns": "prepare_sequence_ps",
+        "kv_read_ns": "kv_read_ps",
+        "kv_descriptor_ns": "kv_descriptor_ps",
         "long_prefill_token_threshold_adaptive": "limits",
         "max_num_active_seqs": "limits",
         "npu_memory_utilization": "gpu_memory_utilization",

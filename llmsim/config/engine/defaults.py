@@ -201,9 +201,11 @@ def settle_mode(
 ) -> None:
     """vLLM: enforce_eager means no graphs; a mode or sizes beside it are a contradiction here."""
     eager, mode = values["enforce_eager"], values["cudagraph_mode"]
+    has_mode_of_graphs = mode not in (None, "NONE")
+    captures_nothing = eager or mode == "NONE"
     for name, contradicts in (
-        ("cudagraph_mode", eager and mode not in (None, "NONE")),
-        ("cuda_graph_sizes", (eager or mode == "NONE") and "cuda_graph_sizes" in positions),
+        ("cudagraph_mode", eager and has_mode_of_graphs),
+        ("cuda_graph_sizes", captures_nothing and "cuda_graph_sizes" in positions),
     ):
         if contradicts:
             other = "enforce_eager is true" if eager else "cudagraph_mode is NONE"
@@ -216,6 +218,13 @@ def settle_mode(
         origin["cudagraph_mode"] = (
             origin["enforce_eager"] if eager else f"engine profile {profile.name}"
         )
+    _settle_launches(values, origin, profile, eager=eager)
+
+
+def _settle_launches(
+    values: dict[str, Any], origin: dict[str, str], profile: EngineProfile, *, eager: bool
+) -> None:
+    """Host times of launches, of compiled code or of operators in Python."""
     if values["launch_ns"] is None:
         values["launch_ns"] = profile.eager_launch_ns if eager else profile.launch_ns
         origin["launch_ns"] = profile.launch_origin(eager=eager)
@@ -240,12 +249,21 @@ def settle_host(
         if values[name] is None:
             values[name] = getattr(profile, name) if values["async_scheduling"] else 0
             origin[name] = profile.launch_origin()
+    _settle_reads(values, origin, profile)
     if values["async_scheduling"] or ahead:
         return
     for name in ("host_gap_ns", "host_sequence_ns"):
         if name not in positions:
             values[name] = getattr(profile, name)
             origin[name] = synchronous_origin(profile)
+
+
+def _settle_reads(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
+    """Host times of the reads of KV that a decode instance posts."""
+    for name in ("kv_read_ns", "kv_descriptor_ns"):
+        if values[name] is None:
+            values[name] = getattr(profile, name)
+            origin[name] = f"engine profile {profile.name}"
 
 
 def settle_frontend(

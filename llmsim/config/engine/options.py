@@ -699,6 +699,20 @@ class EngineOptions(Section):
             "Sets the host time before a step's first launch for each sequence of the step."
         ),
     )
+    kv_read_ns: TimeNs | None = Field(
+        default=None,
+        description=(
+            "Sets the host time before a decode instance's step for each rank that it begins to "
+            "read a prompt's KV from."
+        ),
+    )
+    kv_descriptor_ns: TimeNs | None = Field(
+        default=None,
+        description=(
+            "Sets the host time before a decode instance's step for each piece of KV, of one block "
+            "and layer, that it begins to read."
+        ),
+    )
     fused_moe_ns: TimeNs | None = Field(
         default=None,
         description=(

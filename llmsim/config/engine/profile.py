@@ -323,6 +323,8 @@ class EngineProfile(Struct, frozen=True):
     of every step.
     """
     cudagraph_mode: str = "NONE"
+    abort_latency_ns: int = 0
+    """What the API server waits until it tells the engine that the client of a stream has gone."""
     launch_ns: int = 0
     """Host time of one launch of compiled code, and (`eager_launch_ns`) of one operator in Python.
     """
@@ -352,6 +354,11 @@ class EngineProfile(Struct, frozen=True):
     sequence of the step.
     """
     host_sequence_ns: int = 0
+    kv_read_ns: int = 0
+    """Host time before a step for each rank that a worker begins to read a prompt's KV from, and
+    (`kv_descriptor_ns`) for each piece of it.
+    """
+    kv_descriptor_ns: int = 0
     host_ranks_ns: int = 0
     """What a synchronous engine adds between two steps of a group of several devices."""
     pads_new_decodes: bool = False
@@ -503,6 +510,8 @@ def load_profile(name: str) -> EngineProfile:
         host_gap_ns=host.get("step_ns", 0),
         host_sequence_ns=host.get("sequence_ns", 0),
         host_ranks_ns=host.get("ranks_ns", 0),
+        kv_read_ns=data.get("kv_reads", {}).get("rank_ns", 0),
+        kv_descriptor_ns=data.get("kv_reads", {}).get("descriptor_ns", 0),
         frontend=MappingProxyType(
             {
                 name: FrontendCosts(**costs)
@@ -511,6 +520,7 @@ def load_profile(name: str) -> EngineProfile:
             }
         ),
         options=tuple(schedule.get("options", ())),
+        abort_latency_ns=schedule.get("abort_latency_ns", 0),
         second_token_budget=schedule.get("second_token_budget", False),
         frees_chunks=schedule.get("frees_chunks", False),
         async_stages=schedule.get("async_stages", False),

@@ -60,7 +60,6 @@ def _known() -> dict[str, SchedulerKind]:
         parameters = {name: Parameter(*rest) for name, *rest in one["parameters"]}
         kinds[one["name"]] = SchedulerKind(one["name"], parameters, one["defaults"], one["lacks"])
     installed = {
-        "pp_size": "llmsim asks the installed vLLM for one batch at a time",
         "kv_tier_write_back": "the installed vLLM does not say which blocks lose their content",
         "ranked_running": "the installed vLLM orders requests itself",
     }

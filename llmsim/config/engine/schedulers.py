@@ -83,6 +83,8 @@ OWN_DEFAULTS: Mapping[str, Any] = {
     "launch_ns": None,
     "prepare_ns": None,
     "prepare_sequence_ns": None,
+    "kv_read_ns": None,
+    "kv_descriptor_ns": None,
     "fused_moe_ns": None,
     "enable_sequence_parallelism": False,
     "decode_context_parallel_size": 1,
@@ -205,10 +207,8 @@ def check_scheduler(values: Mapping[str, Any], positions: Mapping[str, Position]
 def check_async_stages(
     args: "EngineArgs", profile: "EngineProfile", position: str, stages: int
 ) -> None:
-    """Only vllm_v1 schedules pipeline stages asynchronously, and only in versions of
-    vLLM that do.
-    """
-    if args.scheduler != VLLM or not profile.async_stages:
+    """Only vLLM schedules pipeline stages asynchronously, and only in versions that do."""
+    if args.scheduler not in (VLLM, INSTALLED) or not profile.async_stages:
         raise InputError(
             f"{position}: async_scheduling is true ({args.origin['async_scheduling']}) with "
             f"{stages} pipeline stages, which {profile.name} with the scheduler {args.scheduler} "

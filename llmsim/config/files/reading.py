@@ -61,7 +61,8 @@ def too_large(path: Path) -> InputError:
     most = MAX_WHOLE_BYTES >> 20
     return InputError(
         f"{path}: holds more than the {most} MiB that are read as a whole; split it into several "
-        "files"
+        "files",
+        file=str(path),
     )
 
 
@@ -74,7 +75,9 @@ def file_bytes(path: Path, expected: str) -> bytes:
             data = stream.read(MAX_WHOLE_BYTES + 1)
     except (OSError, ValueError) as error:  # a path may hold a NUL
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({reason}); expected {expected}") from None
+        raise InputError(
+            f"{path}: cannot be read ({reason}); expected {expected}", file=str(path)
+        ) from None
     if len(data) > MAX_WHOLE_BYTES:
         raise too_large(path)
     return data
@@ -90,7 +93,8 @@ def decoded(data: bytes, path: Path, expected: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         byte = data[error.start]
         raise InputError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8 text; expected {expected}"
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8 text; expected {expected}",
+            file=str(path),
         ) from None
 
 
@@ -117,11 +121,11 @@ def json_value(
         raise InputError(f"{position}: not valid JSON: {error.msg}; expected {expected}") from None
     except RecursionError:
         raise InputError(
-            f"{path}:{line}: the JSON is nested too deeply; expected {expected}"
+            f"{path}:{line}: the JSON is nested too deeply; expected {expected}", file=str(path)
         ) from None
     except ValueError:  # the only other one: an integer of more digits than Python converts
         raise InputError(
-            f"{path}:{line}: a number has thousands of digits; expected {expected}"
+            f"{path}:{line}: a number has thousands of digits; expected {expected}", file=str(path)
         ) from None
 
 

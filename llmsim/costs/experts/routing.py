@@ -322,20 +322,23 @@ def _from_rows(path: Path) -> Floats:
     wanted = "a table with the columns layer,expert,tokens"
     lines = file_text(path, wanted).split()
     if not lines or lines[0].split(",") != ["layer", "expert", "tokens"]:
-        raise InputError(f"{path}:1: the header must be layer,expert,tokens")
+        raise InputError(f"{path}:1: the header must be layer,expert,tokens", file=str(path))
     counts: dict[tuple[int, int], float] = {}
     for number, line in enumerate(lines[1:], start=2):
         cells = line.split(",")
         key, tokens = _cell(cells) or ((0, 0), -1.0)
         if tokens < 0:
-            raise InputError(f"{path}:{number}: {quoted(line)} is not layer,expert,tokens")
+            raise InputError(
+                f"{path}:{number}: {quoted(line)} is not layer,expert,tokens", file=str(path)
+            )
         counts[key] = counts.get(key, 0.0) + tokens
     if not counts:
-        raise InputError(f"{path}:2: the table has no rows")
+        raise InputError(f"{path}:2: the table has no rows", file=str(path))
     layers, experts = (1 + max(key[axis] for key in counts) for axis in (0, 1))
     if layers * experts > MOST_CELLS:
         raise InputError(
-            f"{path}: {layers} layers x {experts} experts; at most 2^24 cells are read"
+            f"{path}: {layers} layers x {experts} experts; at most 2^24 cells are read",
+            file=str(path),
         )
     array = np.zeros((layers, experts))
     for (layer, expert), tokens in counts.items():

@@ -53,7 +53,7 @@ def read_coefficients(path: Path) -> Coefficients:
     """The coefficients of a file; InputError for what is not there or is no number."""
     document = json_value(read_text(path), path, '{"beta": [b0, b1, b2], "alpha": [a0, a1, a2]}')
     if not isinstance(document, dict):
-        raise InputError(f'{path}: must be an object with "beta" and "alpha"')
+        raise InputError(f'{path}: must be an object with "beta" and "alpha"', file=str(path))
     beta = _numbers(document.get("beta"), "beta", 3, path)
     alpha = _numbers(document.get("alpha", [0.0]), "alpha", 1, path)
     first, prompt, decode = (round(value * PS_PER_US) for value in beta[:3])
@@ -67,7 +67,8 @@ def _numbers(value: object, name: str, least: int, path: Path) -> list[float]:
     if len(numbers) < least or len(good) < len(numbers):
         raise InputError(
             f'{path}: "{name}" must be a list of at least {least} numbers of microseconds, none '
-            "negative"
+            "negative",
+            file=str(path),
         )
     return good
 

@@ -57,7 +57,8 @@ def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Ta
                 lines.append(reader.line_num)
     except csv.Error as error:
         raise InputError(
-            f"{path}:{reader.line_num}:1: not CSV ({error}); write comma-separated values"
+            f"{path}:{reader.line_num}:1: not CSV ({error}); write comma-separated values",
+            file=str(path),
         ) from None
     index = _columns(path, header, [*text, *numbers])
     for row, line in zip(rows, lines, strict=True):
@@ -68,7 +69,8 @@ def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Ta
             )
     if not rows:
         raise InputError(
-            f"{path}:2:1: the table has no rows; profile the model again or remove the file"
+            f"{path}:2:1: the table has no rows; profile the model again or remove the file",
+            file=str(path),
         )
     columns = list(zip(*rows, strict=True))
     return Table(
@@ -82,15 +84,20 @@ def read_table(path: Path, *, text: Sequence[str], numbers: Sequence[str]) -> Ta
 def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
     if not header:
         raise InputError(
-            f'{path}:1:1: the file is empty; its first line must be "{",".join(wanted)}"'
+            f'{path}:1:1: the file is empty; its first line must be "{",".join(wanted)}"',
+            file=str(path),
         )
     for position, name in enumerate(header):
         if name in header[:position]:
-            raise InputError(f'{path}:1:{position + 1}: the column "{name}" appears twice')
+            raise InputError(
+                f'{path}:1:{position + 1}: the column "{name}" appears twice', file=str(path)
+            )
     for name in wanted:
         if name not in header:
             hint = nearest(name, header).replace("did you mean", "is it")
-            raise InputError(f'{path}:1:{len(header) + 1}: the column "{name}" is missing{hint}')
+            raise InputError(
+                f'{path}:1:{len(header) + 1}: the column "{name}" is missing{hint}', file=str(path)
+            )
     return {name: header.index(name) for name in wanted}
 
 
@@ -117,17 +124,20 @@ def _numbers(
             value = float(cell)
         except ValueError:
             raise InputError(
-                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}, not a number"
+                f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}, not a number",
+                file=str(path),
             ) from None
         if not math.isfinite(value) or value < 0:
             raise InputError(
                 f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be finite and "
-                "not negative"
+                "not negative",
+                file=str(path),
             )
         if value > largest:
             raise InputError(
                 f"{path}:{line}:{column + 1}: {name} is {quoted(cell)}; it must be at most "
-                f"{largest:g}"
+                f"{largest:g}",
+                file=str(path),
             )
     raise AssertionError("unreachable: some cell was bad")
 

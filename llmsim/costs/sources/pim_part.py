@@ -102,13 +102,16 @@ def read_pim_part(path: Path) -> PimPart:
     try:
         parser.read_string(text)
     except configparser.Error as error:
-        raise InputError(f"{path}: not a part file ({str(error).splitlines()[0]})") from None
+        raise InputError(
+            f"{path}: not a part file ({str(error).splitlines()[0]})", file=str(path)
+        ) from None
     file = _File(path, {section.lower(): dict(parser[section]) for section in parser.sections()})
     structure, system = "dram_structure", "system"
     width, bus = file.count(structure, "device_width"), file.count(system, "bus_width")
     if bus % width:
         raise InputError(
-            f"{path}: [system] bus_width is {bus}; it must be a multiple of device_width, {width}"
+            f"{path}: [system] bus_width is {bus}; it must be a multiple of device_width, {width}",
+            file=str(path),
         )
     banks = file.count(structure, "bankgroups") * file.count(structure, "banks_per_group")
     columns, burst = file.count(structure, "columns"), file.count(structure, "bl")
@@ -122,7 +125,9 @@ def read_pim_part(path: Path) -> PimPart:
     channel = max(held, file.count(system, "channel_size") << 20)
     kind = file.text(structure, "pim_type", "SINGLE").upper()
     if kind not in ("SINGLE", "DUAL"):
-        raise InputError(f"{path}: [dram_structure] pim_type is {kind}; it may be SINGLE or DUAL")
+        raise InputError(
+            f"{path}: [dram_structure] pim_type is {kind}; it may be SINGLE or DUAL", file=str(path)
+        )
     idle, peak = _power_w(file, banks)
     return PimPart(
         name=path.stem,
@@ -189,7 +194,7 @@ class _File(Struct, frozen=True):
     def number(self, section: str, key: str) -> float:
         """A positive, finite number."""
         if not self.has(section, key):
-            raise InputError(f"{self.path}: [{section}] has no {key}")
+            raise InputError(f"{self.path}: [{section}] has no {key}", file=str(self.path))
         text = self.sections[section][key].strip()
         try:
             value = float(text)
@@ -197,7 +202,8 @@ class _File(Struct, frozen=True):
             value = math.nan
         if not 0 < value < 1e15:
             raise InputError(
-                f"{self.path}: [{section}] {key} is {text}; it must be a positive number"
+                f"{self.path}: [{section}] {key} is {text}; it must be a positive number",
+                file=str(self.path),
             )
         return value
 
@@ -208,7 +214,8 @@ class _File(Struct, frozen=True):
         value = self.number(section, key)
         if value != int(value):
             raise InputError(
-                f"{self.path}: [{section}] {key} is {value:g}; it must be a whole number"
+                f"{self.path}: [{section}] {key} is {value:g}; it must be a whole number",
+                file=str(self.path),
             )
         return int(value)
 
@@ -226,7 +233,8 @@ def read_pim_table(path: Path) -> tuple[list[int], list[int]]:
         if context[row] != int(context[row]) or (row and context[row] <= context[row - 1]):
             raise InputError(
                 f"{path}:{table.line[row]}:1: context_tokens is {context[row]:g}; it must be a "
-                "whole number above the one before"
+                "whole number above the one before",
+                file=str(path),
             )
     return [int(one) for one in context], to_ps(table.number["time_us"]).tolist()
 

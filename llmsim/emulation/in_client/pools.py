@@ -4,6 +4,8 @@ import threading
 from concurrent.futures import thread
 from typing import Any
 
+from llmsim.emulation.in_client.wall import waits_for_clock, wall_clock
+
 _LOOKS, _LOOK_S = 20, 0.005
 """How often and how long a thread is looked at before it counts as one that waits."""
 _IDLE_SHARE = 0.05
@@ -31,8 +33,21 @@ class Helpers:
         self._turn = threading.Condition()
         self._pieces: dict[Piece, None] = {}
         """In the order in which they were handed over."""
+        self.act_freely = False
+        """Nobody waits for pieces: the kernel tells whether all threads sleep."""
         self.are_out_of_order = False
         """A piece waited for something other than the clock, so others did not wait for it."""
+
+    def forget(self) -> None:
+        """They are those of the process that has forked this one."""
+        self._turn = threading.Condition()
+        self._pieces.clear()
+
+    def free(self) -> None:
+        """Pieces are done in any order from now on."""
+        with self._turn:
+            self.act_freely = True
+            self._turn.notify_all()
 
     def begin(self, piece: Piece) -> None:
         """It was handed over."""
@@ -68,12 +83,14 @@ class Helpers:
                     self._turn.notify_all()
 
     def _first(self) -> Piece | None:
+        if self.act_freely:
+            return None
         return next((one for one in self._pieces if self._moves(one)), None)
 
     def _moves(self, piece: Piece) -> bool:
         """Whether it is done without anybody's help: it does not wait, and a thread is free."""
         if piece.blocked or piece.thread:
-            return not piece.blocked
+            return not piece.blocked and not waits_for_clock(piece.thread)
         taken = sum(one.pool is piece.pool and one.blocked for one in self._pieces)
         return bool(taken < piece.pool._max_workers)
 
@@ -83,7 +100,8 @@ class Helpers:
         """
         began_ns = _computed_ns(piece.thread)
         for _ in range(_LOOKS):
-            self._turn.wait(_LOOK_S)
+            with wall_clock():
+                self._turn.wait(_LOOK_S)
             if self._first() is not piece:
                 return False
             if not _sleeps(piece.thread):

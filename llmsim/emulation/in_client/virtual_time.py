@@ -1,7 +1,8 @@
 """Puts an unmodified Python client under the virtual clock: its times, sleeps and timers.
 
-`install` runs before the program's first line. A wait of the program becomes one line to the
-Timekeeper: until when, and how many bytes each connection to the server has sent and received.
+`install` runs before the program's first line. A wait of the main thread becomes one line to the
+Timekeeper: until when, and how many bytes each connection to the server has sent and received. The
+waits of other threads are those of libc, which are virtual as well (llmsim/native/client_waits).
 """
 
 import atexit
@@ -23,11 +24,12 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmsim.emulation.in_client.pools import Helpers, count_pools, current_piece
-from llmsim.emulation.in_engine.clock import PS_PER_S, ClockPage, TimeModule
+from llmsim.emulation.in_client.wall import ThreadClock, wall_clock
+from llmsim.emulation.in_engine.clock import PS_PER_S, TimeModule
 from llmsim.emulation.in_engine.parent import die_with
 
 SETTINGS = "LLMSIM_EMULATION_CLIENT"
@@ -65,6 +67,14 @@ class Connections:
         self._full: set[int] = set()
         """Ports whose send buffers take no more."""
         self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """They are those of the process that has forked this one."""
+        self._lock = threading.Lock()
+        self._local_port = weakref.WeakKeyDictionary()
+        for known in (self._port_of, self._bytes, self._changed, self._full):
+            known.clear()
+        self._sent_on.clear()
 
     def opened(self, one: socket.socket, address: Any) -> None:
         """A connection is established."""
@@ -124,7 +134,8 @@ class Connections:
             for _ in range(_LOOKS):
                 if _unread(descriptor) >= missing:
                     break
-                _REAL_SLEEP(_LOOK_S)
+                with wall_clock():
+                    _REAL_SLEEP(_LOOK_S)
             found.append(descriptor)
         return found
 
@@ -144,17 +155,17 @@ class Connections:
 
 
 class Waiter:
-    """Waits of one thread: an actor of the Timekeeper."""
+    """Waits of a process's main thread: an actor of the Timekeeper."""
 
-    def __init__(self, process: "Process", *, stays: bool) -> None:
-        """`stays`: the clock waits for this thread until it ends."""
+    def __init__(self, process: "Process") -> None:
         self._process = process
         self._numbers = itertools.count(1)
         self._has_told = False
+        self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
         process.real_connect(self._socket, process.settings["socket"])
         self._answers = self._socket.makefile("rb", buffering=0)
-        self._said(["join client", os.getpid(), threading.current_thread().name, stays])
+        self._said(["join client", os.getpid()])
         self.read()
 
     def fileno(self) -> int:
@@ -177,15 +188,21 @@ class Waiter:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")
-        number, comes = json.loads(line)
+        number, comes, act_together = json.loads(line)
+        if act_together and not self._process.helpers.act_freely:
+            self._process.helpers.free()
         return number, comes
 
     def works(self) -> None:
         """Something other than the clock has woken it."""
         self._said(["client works"])
 
+    def has_thread(self, name: str) -> None:
+        """Another thread of this process asks the server, too."""
+        self._said(["client thread", name])
+
     def close(self) -> None:
-        """The thread is no actor any more, and says so: a process that dies cannot."""
+        """The process is no actor any more, and says so: one that dies cannot."""
         with contextlib.suppress(OSError):
             self._said(["bye"])
             while self._answers.readline():  # what is unread would break the connection before that
@@ -194,7 +211,8 @@ class Waiter:
         self._socket.close()
 
     def _said(self, message: list[Any]) -> None:
-        self._process.real_sendall(self._socket, json.dumps(message).encode() + b"\n")
+        with self._lock:
+            self._process.real_sendall(self._socket, json.dumps(message).encode() + b"\n")
 
 
 class Process:
@@ -202,19 +220,42 @@ class Process:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.clock = ClockPage(settings["clock"])
+        self.clock = ThreadClock()
         self.connections = Connections(settings["port"])
         self.helpers = Helpers()
         self.real_connect: Any = socket.socket.connect
         self.real_sendall: Any = socket.socket.sendall
         self._main = threading.main_thread().ident
         self._pid = os.getpid()
-        self._waiter = Waiter(self, stays=True)
+        self._joins = threading.Lock()
+        self._has_threads = False
+        """It has said that another thread than the main one asks the server."""
+        self._waiter = Waiter(self)
         atexit.register(self._end)
+        self._real_exit = os._exit
+        os._exit = self._exit  # type: ignore[assignment]
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """This process is another one from now on, which joins with its first wait."""
+        self._main, self._has_threads = threading.get_ident(), False
+        self._joins = threading.Lock()
+        self.connections.forget()
+        self.helpers.forget()
 
     def _end(self) -> None:
         if os.getpid() == self._pid:
             self._waiter.close()
+
+    def _exit(self, status: int) -> None:
+        """`os._exit`, which does not ask `atexit`."""
+        self._end()
+        self._real_exit(status)
+
+    @property
+    def is_in_main_thread(self) -> bool:
+        """Whether the present thread is the one that says what it waits for."""
+        return threading.get_ident() == self._main
 
     def until_ps(self, seconds: float | None) -> int | None:
         """The virtual time in so many seconds."""
@@ -222,53 +263,67 @@ class Process:
             return None
         return self.clock.now_ps() + math.ceil(seconds * PS_PER_S)
 
-    @contextlib.contextmanager
-    def waiter(self) -> Any:
-        """The present thread's; one that is not the main thread is an actor while it waits."""
-        if os.getpid() != self._pid:  # forked: the parent's connection is not ours
-            self._pid, self._main = os.getpid(), threading.get_ident()
-            self._waiter = Waiter(self, stays=True)
-        if threading.get_ident() == self._main:
-            yield self._waiter
+    def waiter(self) -> Waiter:
+        """That of this process."""
+        with self._joins:
+            if os.getpid() != self._pid:  # forked: the parent's connection is not ours
+                self._pid = os.getpid()
+                self._waiter = Waiter(self)
+        return self._waiter
+
+    def asks(self) -> None:
+        """The present thread exchanges bytes with the server."""
+        if self._has_threads or self.is_in_main_thread:
             return
-        waiter = Waiter(self, stays=False)
+        self._has_threads = True
+        self.waiter().has_thread(threading.current_thread().name)
+
+    @contextlib.contextmanager
+    def thread_waits(self) -> Iterator[None]:
+        """Another thread than the main one reads inside of it; work in a pool that does so holds
+        nobody.
+        """
         piece = current_piece()
-        if piece is not None:
-            self.helpers.waits(piece, waits=True)
+        if piece is None:
+            yield
+            return
+        self.helpers.waits(piece, waits=True)
         try:
-            yield waiter
+            yield
         finally:
-            if piece is not None:
-                self.helpers.waits(piece, waits=False)
-            waiter.close()
+            self.helpers.waits(piece, waits=False)
 
     def sleep(self, seconds: Any) -> None:
         """`time.sleep` in virtual time."""
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        if seconds == 0:
-            _REAL_SLEEP(0)
-            return
-        self.wait_for([], seconds)
+        if seconds > 0 and self.is_in_main_thread:
+            self.wait_for([], seconds)
+        else:
+            _REAL_SLEEP(seconds)
 
     def wait_for(self, descriptors: Sequence[tuple[int, int]], seconds: float | None) -> bool:
-        """Until one of (descriptor, what to poll for) is ready, or False after virtual seconds."""
+        """Until one of (descriptor, what to poll for) is ready, or False after virtual seconds; in
+        the main thread.
+        """
         ready = select.poll()
         for descriptor, kind in descriptors:
             ready.register(descriptor, kind)
-        if descriptors and ready.poll(0):
+        with wall_clock():
+            is_ready = bool(ready.poll(0))
+        if is_ready:
             return True
         self.helpers.settle()
-        with self.waiter() as waiter:
-            ready.register(waiter.fileno(), select.POLLIN)
-            number = waiter.wait(self.until_ps(seconds))
-            while True:
-                found = [descriptor for descriptor, _ in ready.poll()]
-                if waiter.fileno() not in found:
-                    waiter.works()
-                    return True
-                if waiter.read() == (number, None):
-                    return False
+        waiter = self.waiter()
+        ready.register(waiter.fileno(), select.POLLIN)
+        number = waiter.wait(self.until_ps(seconds))
+        while True:
+            found = [descriptor for descriptor, _ in ready.poll()]
+            if waiter.fileno() not in found:
+                waiter.works()
+                return True
+            if waiter.read() == (number, None):
+                return False
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -278,14 +333,15 @@ class VirtualSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         """Ready files, or none at the virtual time-out."""
+        if not self.process.is_in_main_thread:
+            return super().select(timeout)
         self.process.helpers.settle()
         found = super().select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
         if self.process.connections.are_full:
             return super().select(None)
-        with self.process.waiter() as waiter:
-            return self._waited(waiter, timeout)
+        return self._waited(self.process.waiter(), timeout)
 
     def _waited(self, waiter: Waiter, timeout: float | None) -> list[Any]:
         key = self.register(waiter.fileno(), selectors.EVENT_READ)
@@ -357,6 +413,8 @@ def _count_connections(process: Process) -> None:
             if failed:
                 raise OSError(failed, os.strerror(failed)) from None
         connections.opened(self, address)
+        if connections.is_server(self):
+            process.asks()
 
     def closed(self: Any, *more: Any) -> None:
         connections.closed(self)
@@ -371,25 +429,29 @@ def _count_reads(process: Process) -> None:
     connections = process.connections
     recv, recv_into = kind.recv, kind.recv_into
 
-    def readable(self: Any, flags: int) -> None:
-        blocks = self.gettimeout() != 0 and not flags & socket.MSG_DONTWAIT
-        if (
-            blocks
-            and connections.is_server(self)
-            and not process.wait_for([(self.fileno(), select.POLLIN)], self.gettimeout())
-        ):
+    def readable(self: Any, flags: int) -> contextlib.AbstractContextManager[None]:
+        """What to read inside of."""
+        if not connections.is_server(self):
+            return contextlib.nullcontext()
+        process.asks()
+        if self.gettimeout() == 0 or flags & socket.MSG_DONTWAIT:
+            return contextlib.nullcontext()
+        if not process.is_in_main_thread:
+            return process.thread_waits()
+        if not process.wait_for([(self.fileno(), select.POLLIN)], self.gettimeout()):
             raise TimeoutError("timed out")
+        return contextlib.nullcontext()
 
     def received(self: Any, size: int, flags: int = 0) -> bytes:
-        readable(self, flags)
-        got: bytes = recv(self, size, flags)
+        with readable(self, flags):
+            got: bytes = recv(self, size, flags)
         if not flags & socket.MSG_PEEK:
             connections.count(self, len(got), 0)
         return got
 
     def received_into(self: Any, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        readable(self, flags)
-        got: int = recv_into(self, buffer, size, flags)
+        with readable(self, flags):
+            got: int = recv_into(self, buffer, size, flags)
         if not flags & socket.MSG_PEEK:
             connections.count(self, got, 0)
         return got

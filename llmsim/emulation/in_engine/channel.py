@@ -46,9 +46,17 @@ class Channel:
         """It has something to do again."""
         self._said(["unpark"])
 
+    def asked_for(self) -> None:
+        """Somebody waits for an answer of the engine core itself, which does not settle before."""
+        self._said(["asked for"])
+
     def received(self, request: str, tokens: int) -> None:
         """A request that a client sent is here, with so many tokens."""
         self._said(["received", request, tokens])
+
+    def left(self, requests: list[str]) -> None:
+        """That the clients of these requests have left is heard here."""
+        self._said(["left", requests])
 
     def produced(self, answers: list[tuple[str, int, bool]]) -> None:
         """On their way to clients: request, tokens, whether they are its last."""
@@ -71,12 +79,13 @@ class Channel:
         self.knows([name])
         self._said(["reserved", row_of(name), cached])
 
-    def moved(self, calls: int) -> list[str]:
-        """Requests whose KV has moved since it was asked; the scheduler hears of it with one of
-        the next `calls` calls.
+    def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
+        """Requests whose KV has moved by that time since it was asked.
+
+        Without a time it is now, and the scheduler hears of it with one of the next `calls` calls.
         """
-        rows = self._asked(["moved"])
-        if rows:
+        rows = self._asked(["moved", until_ps])
+        if rows and until_ps is None:
             self._restless = calls
         return [self._names.pop(row) for row in rows]
 
@@ -89,16 +98,31 @@ class Channel:
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""
-        self._asked(["settle"])
+        self.settles()
+        self.goes_on()
 
-    def step(self, items: list[list[Any]]) -> tuple[int, list[list[int]]]:
-        """The end in ps of a step of these items, or in lock-step its number, and the tokens that
-        it gives each of them.
+    def settles(self) -> None:
+        """It waits until no message is under way; `goes_on` tells when that is so."""
+        self._said(["settle"])
 
-        An item is [request, tokens, computed before, drafts, whether it has just started].
+    def step(
+        self, items: list[list[Any]], waits: list[int] | None = None
+    ) -> tuple[int, list[list[int]], int]:
+        """The end in ps of a step of these items, or in lock-step its number, the tokens that it
+        gives each of them, and when its workers look for KV that has moved. `waits`: what copies it
+        waits for (`Devices.step`).
+
+        An item is [request, tokens, computed before, drafts, whether it has just started], with the
+        tokens that such a request holds at the end where the engine may have dropped some.
         """
-        end_ps, tokens = self._asked(["step", items])
-        return end_ps, tokens
+        message = ["step", items] if waits is None else ["step", items, waits]
+        end_ps, tokens, looks_ps = self._asked(message)
+        return end_ps, tokens, looks_ps
+
+    def drafts(self) -> list[int]:
+        """How many drafts each item of the last step gets at its end."""
+        counts: list[int] = self._asked(["drafts"])
+        return counts
 
     def woken(self) -> None:
         """The coordinator's message that a wave begins is here."""
@@ -117,14 +141,37 @@ class Channel:
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
+    def meet(self, *, begins: bool = False) -> None:
+        """Returns when all ranks in lock-step have come here; `begins`: the next batch is formed of
+        what this rank knows now.
+        """
+        self._asked(["meet", begins])
+
+    def idles(self) -> None:
+        """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""
+        self._said(["idle"])
+
+    def dozes(self, until_ps: int) -> None:
+        """It has nothing to do before that time; `goes_on` tells when it is there."""
+        self._said(["doze", until_ps])
+
+    def goes_on(self) -> None:
+        """Returns when there is something to do: here (`unpark`), at another rank, or at the time
+        of `dozes`; or when it has settled, or is `asked_for` something.
+        """
+        self._heard()
+
     def wait(self, until_ps: int) -> None:
         """Returns at that virtual time."""
         self._asked(["wait", until_ps])
 
     def close(self) -> None:
-        """The engine core ends, and says so: one that dies cannot."""
+        """The engine core ends, and says so: one that dies cannot. A thread that waits for an
+        answer has a ConnectionError.
+        """
         with contextlib.suppress(OSError):
             self._said(["bye"])
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._answers.close()  # it would keep the socket open
         self._socket.close()
 
@@ -135,6 +182,9 @@ class Channel:
 
     def _asked(self, message: list[Any]) -> Any:
         self._said(message)
+        return self._heard()
+
+    def _heard(self) -> Any:
         line = self._answers.readline()
         if not line:
             raise ConnectionError("llmsim emulate has ended")

@@ -6,13 +6,23 @@ import struct
 import time as real
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 PS_PER_NS = 1000
 PS_PER_S = 10**12
-EPOCH_S = 1_700_000_000
-"""What `time.time()` says at the virtual zero; it stands in no result."""
+EPOCH_S = 2_100_000_000
+"""What `time.time()` says at the virtual zero, behind the start of every process; it stands in
+no result of ours.
+"""
 _PAGE = struct.Struct("<q")
+
+
+class Clock(Protocol):
+    """Tells the virtual time."""
+
+    def now_ps(self) -> int:
+        """In ps."""
+        ...
 
 
 class ClockPage:
@@ -46,7 +56,7 @@ class ClockPageWriter:
 class TimeModule(types.ModuleType):
     """Stands for the module `time` where the engine stamps times; sleeping is up to `sleeps`."""
 
-    def __init__(self, clock: ClockPage, sleeps: Callable[[float], None] = real.sleep) -> None:
+    def __init__(self, clock: Clock, sleeps: Callable[[float], None] = real.sleep) -> None:
         super().__init__("time")
         self._clock = clock
         self.sleep = sleeps

@@ -1,53 +1,58 @@
 """vLLM's executor without workers and without a model: steps take their simulated times."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
-from vllm.v1.executor.abstract import Executor
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
 from llmsim.emulation.in_engine.plugin import settings
+from llmsim.model.memory.hybrid_groups import KEEPS_STATE
+from llmsim.scheduling.conformance.vllm.known_model import DRAFT, items_of
 from llmsim.scheduling.conformance.vllm.live import layer_spec
+from llmsim.scheduling.conformance.vllm.no_workers import NoWorkers, done
 
 PLENTY = 1 << 46
 """Bytes for KV of a device; the number of blocks is given."""
 
 
+class Pending(NamedTuple):
+    """A step that has begun."""
+
+    end: int
+    """In ps; in lock-step, its number."""
+    output: Callable[[], Any]
+    """Gives what it gives, at its end."""
+
+
 class AtTime(Future):  # type: ignore[type-arg]
     """What a step gives, at its virtual end."""
 
-    def __init__(self, channel: Channel, end: int, value: Any) -> None:
+    def __init__(self, channel: Channel, step: Pending) -> None:
         super().__init__()
-        self._channel, self._end, self._value = channel, end, value
+        self._channel, self._step = channel, step
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the end."""
         if not super().done():
             self._waits()
-            self.set_result(self._value)
+            self.set_result(self._step.output())
         return super().result()
 
     def _waits(self) -> None:
-        self._channel.wait(self._end)
+        self._channel.wait(self._step.end)
 
 
 class AtRoundEnd(AtTime):
     """What a step of a rank in lock-step gives, at the end of its round."""
 
     def _waits(self) -> None:
-        self._channel.ends(self._end)
+        self._channel.ends(self._step.end)
 
 
-class VirtualExecutor(Executor):  # type: ignore[misc]
+class VirtualExecutor(NoWorkers):
     """Answers as workers with the model would; a pool of KV is a number of blocks."""
-
-    supports_pp = True
-
-    @classmethod
-    def supports_async_scheduling(cls) -> bool:
-        """As vLLM's own executors do."""
-        return True
 
     def _init_executor(self) -> None:
         given = settings()
@@ -55,16 +60,27 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
         self._channel = opened(given["socket"], given["first_engine"] + rank)
         self._connector = given["connector"]
-        self._windows = given["kv_windows"]
+        self._tables = given["kv_tables"]
+        self._keep_states()
         self._lockstep = given["lockstep"]
-        self._next: tuple[int, Any] = (0, None)
+        self._next: Pending | None = None
+        self._names: list[str] = []
+        """Requests of the last step."""
+
+    def _keep_states(self) -> None:
+        """The small model has no layers with states, of which vLLM would set this."""
+        cache = self.vllm_config.cache_config
+        if cache.enable_prefix_caching and any(window == KEEPS_STATE for window, _ in self._tables):
+            cache.mamba_cache_mode = "align"
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
-        """A layer for each kind of attention, of one rank."""
+        """A layer for each table of blocks, of one rank."""
         return [
             {
-                f"model.layers.{number}.self_attn.attn": layer_spec(self.vllm_config, window)
-                for number, window in enumerate(self._windows)
+                f"model.layers.{number}.self_attn.attn": layer_spec(
+                    self.vllm_config, window, block_size=size
+                )
+                for number, (window, size) in enumerate(self._tables)
             }
         ]
 
@@ -72,53 +88,40 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
         """More than the blocks that are asked for."""
         return [PLENTY]
 
-    def initialize_from_config(self, kv_cache_configs: Any) -> None:
-        """There is no memory to take."""
-
-    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        """Any layout will do (vLLM 0.33)."""
-        return [["LBNHC", "LBHNC"]]
-
-    def set_kv_cache_layout(self, layout_name: str, cp_kv_cache_interleave_size: int) -> None:
-        """There is nothing to lay out (vLLM 0.33)."""
-
-    def compile_or_warm_up_model(self) -> None:
-        """There is nothing to warm up (vLLM 0.33)."""
-
-    @property
-    def supported_tasks(self) -> tuple[str, ...]:
-        """Text generation."""
-        return ("generate",)
-
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Begins a step; its tokens come from `sample_tokens`."""
         if scheduler_output.total_num_scheduled_tokens == 0:
             self._channel.empty_step()
             nothing = ModelRunnerOutput(
-                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved()
+                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved(None)
             )
-            return _done(nothing) if non_block else nothing
-        items = _items(scheduler_output)
-        names = [item[0] for item in items]
+            return done(nothing) if non_block else nothing
+        items = items_of(scheduler_output)
+        names = [name for name, *_ in items]
         if self._connector is not None and self._connector["keeps_finished"]:
             self._channel.knows(names)
-        moved = self._moved()
-        end, tokens = self._channel.step(items)
+        end, tokens, looks_ps = self._channel.step([list(item) for item in items])
         places = {name: place for place, name in enumerate(names)}
-        answer = ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index=places,
-            sampled_token_ids=tokens,
-            kv_connector_output=moved,
-        )
-        self._next = end, answer
-        return _done(None) if non_block else None
 
-    def _moved(self) -> Any:
-        """What a worker finds when it launches a step: requests whose KV has moved."""
+        def output() -> Any:
+            return ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index=places,
+                sampled_token_ids=tokens,
+                kv_connector_output=self._moved(looks_ps),
+            )
+
+        self._next, self._names = Pending(end, output), names
+        return done(None) if non_block else None
+
+    def _moved(self, until_ps: int | None) -> Any:
+        """What a worker finds when it has launched a step (None: now): requests whose KV has
+        moved.
+        """
         if self._connector is None:
             return None
-        names = set(self._channel.moved(self.vllm_config.max_concurrent_batches))
+        depth = self.vllm_config.max_concurrent_batches
+        names = set(self._channel.moved(depth, until_ps))
         if not names:
             return None
         if self._connector["keeps_finished"]:
@@ -127,48 +130,20 @@ class VirtualExecutor(Executor):  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the step that was begun last, at its end."""
+        assert self._next is not None, "a step was begun"
         kind = AtRoundEnd if self._lockstep else AtTime
-        future = kind(self._channel, *self._next)
+        future = kind(self._channel, self._next)
         return future if non_block else future.result()
 
-    def collective_rpc(self, method: Any, *args: Any, **options: Any) -> list[Any]:
-        """Nobody is there to answer."""
-        name = method if isinstance(method, str) else getattr(method, "__name__", "")
-        return [("generate",) if name == "get_supported_tasks" else None]
+    def take_draft_token_ids(self) -> Any:
+        """Drafts that follow the last step; which tokens they are says nothing here."""
+        return DraftTokenIds(self._names, [[DRAFT] * count for count in self._channel.drafts()])
 
     def execute_dummy_batch(self) -> None:
         """Joins the next round; takes no time where ranks are on their own."""
         if self._lockstep:
             self._channel.dummy()
 
-    def check_health(self) -> None:
-        """Always well."""
-
     def shutdown(self) -> None:
         """Leaves the clock to the others."""
         self._channel.close()
-
-    def reset_mm_cache(self) -> None:
-        """There is none."""
-
-    def reset_encoder_cache(self) -> None:
-        """There is none."""
-
-
-def _done(value: Any) -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
-
-
-def _items(output: Any) -> list[list[Any]]:
-    """The batch in vLLM's order (`Channel.step`)."""
-    before = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-    cached = output.scheduled_cached_reqs
-    before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    started = {new.req_id for new in output.scheduled_new_reqs} | set(cached.resumed_req_ids)
-    drafts = output.scheduled_spec_decode_tokens
-    return [
-        [name, tokens, before[name], len(drafts.get(name, ())), name in started]
-        for name, tokens in output.num_scheduled_tokens.items()
-    ]

@@ -18,9 +18,11 @@ class CoreState:
     taken.
     """
 
-    def __init__(self, core: Any, add: Any, wave: Any) -> None:
-        """`add`, `wave`: the kinds of messages that bring a request, and that wake a rank."""
-        self._core, self._add, self._wave = core, add, wave
+    def __init__(self, core: Any, add: Any, wave: Any, abort: Any) -> None:
+        """`add`, `wave`, `abort`: the kinds of messages that bring a request, that wake a rank, and
+        that say that clients have left.
+        """
+        self._core, self._add, self._wave, self._abort = core, add, wave, abort
         self._lock = threading.Lock()
         self._received = 0
         self._parked = False
@@ -38,7 +40,7 @@ class CoreState:
     def _put_counted(self, item: Any) -> None:
         """Called in the thread that reads the socket."""
         channel = current()
-        if item[0] not in (self._add, self._wave) or channel is None:
+        if item[0] not in (self._add, self._wave, self._abort) or channel is None:
             self._put(item)
             return
         with self._lock:
@@ -49,6 +51,9 @@ class CoreState:
                 channel.unpark()
             if item[0] == self._wave:
                 channel.woken()
+                return
+            if item[0] == self._abort:
+                channel.left(list(item[1]))
                 return
             request = item[1][0]
             channel.received(request.request_id, request.num_prompt_tokens)
@@ -74,12 +79,13 @@ def hook_engine_core() -> None:
     if getattr(process, "_llmsim", False):
         return
     process._llmsim = True
-    _hook_inputs(process, EngineCoreRequestType.ADD, EngineCoreRequestType.START_DP_WAVE)
+    kinds = EngineCoreRequestType
+    _hook_inputs(process, kinds.ADD, kinds.START_DP_WAVE, kinds.ABORT)
     _hook_waves(core.DPEngineCoreProc, EngineCoreRequestType.START_DP_WAVE)
     _hook_outputs(process)
 
 
-def _hook_inputs(process: Any, add: Any, wave: Any) -> None:
+def _hook_inputs(process: Any, add: Any, wave: Any, abort: Any) -> None:
     take_inputs, take_one = process._process_input_queue, process._handle_client_request
 
     def _process_input_queue(self: Any) -> None:
@@ -88,7 +94,7 @@ def _hook_inputs(process: Any, add: Any, wave: Any) -> None:
             take_inputs(self)
             return
         if not hasattr(self, "_llmsim_state"):
-            self._llmsim_state = CoreState(self, add, wave)
+            self._llmsim_state = CoreState(self, add, wave, abort)
         state = self._llmsim_state
         if not self.has_work():
             state.park_if_idle(channel)
@@ -101,7 +107,7 @@ def _hook_inputs(process: Any, add: Any, wave: Any) -> None:
     def _handle_client_request(self: Any, kind: Any, request: Any) -> None:
         take_one(self, kind, request)
         channel = current()
-        if kind == add and channel is not None:
+        if kind in (add, abort) and channel is not None:
             self._llmsim_state.taken()
             self._llmsim_state.park_if_idle(channel)
 

@@ -14,4 +14,16 @@ def die_with(parent: int) -> None:
     """
     if os.getppid() != parent:
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _ask_for(signal.SIGTERM)
+
+
+def die_with_own() -> None:
+    """The kernel kills this process when the one that has started it ends."""
+    parent = os.getppid()
+    _ask_for(signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ask_for(number: signal.Signals) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmsim import _native
+
 CHOICES = ("RR", "LOR")
 """Routers that need no more than what a proxy knows: in turn, and fewest outstanding requests."""
 
@@ -18,6 +20,10 @@ class Door:
     """The number of its engine core."""
     rank: int | None = None
     """The data-parallel rank that requests ask for; None: the server chooses."""
+    leaving_ps: int = 0
+    """What passes before the engine hears that a client has given up."""
+    api_server: "_native.ApiServerConfig | None" = None
+    """What its API server works; None: `api_ps` is all that a request takes."""
 
 
 class Stage:

@@ -1,6 +1,6 @@
 """The links over which the KV of prompts goes from one engine to another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from llmsim import _native
 from llmsim.lowering import LoweredDeployment
@@ -12,10 +12,10 @@ class Links:
     def __init__(
         self,
         lowered: LoweredDeployment,
-        input_tokens: Sequence[int],
+        input_tokens: Callable[[int], int],
         prefill_of: Callable[[int], int],
     ) -> None:
-        """`input_tokens`: of each row's prompt; `prefill_of`: the group that computes it."""
+        """`input_tokens`: of a row's prompt; `prefill_of`: the group that computes it."""
         assert lowered.kv_transfers is not None, "engine_stages looked"
         assert lowered.network is not None, "KV moves on it"
         self._input_tokens, self._prefill_of = input_tokens, prefill_of
@@ -28,10 +28,13 @@ class Links:
         """When something may land; None: nothing moves."""
         return self._transfers.next_event_ps()
 
-    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
-        """A decode engine has blocks for a prompt, of which it has `cached` tokens."""
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
+        """A decode engine has blocks for a prompt, of which it has `cached` tokens; how long its
+        workers post the reads of the others, in ps.
+        """
         self._cores[row] = self._prefill_of(row), core
-        self._transfers.reserved(row, self._cores[row], self._input_tokens[row], cached, now_ps)
+        tokens = self._input_tokens(row)
+        return self._transfers.reserved(row, self._cores[row], tokens, cached, now_ps)
 
     def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
         """The requests whose KV has landed by now, and the groups at both ends."""

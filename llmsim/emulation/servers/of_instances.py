@@ -58,9 +58,7 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     for what the cluster file and the options say.
     """
     lowered = prepared.lowered
-    _check_groups(
-        lowered, tiers=prepared.simulation.tiers is not None or bool(lowered.kv_offloading)
-    )
+    _check_groups(lowered, tiers=prepared.simulation.tiers is not None)
     roles = [group.native.role for group in lowered.groups]
     if lowered.lockstep_groups:
         return (_lockstep(prepared),)
@@ -76,21 +74,60 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
-    windows = [list(one.kv.tables.windows) for one in configs if one is not None]
-    for is_so, what in (
-        (None in configs, "an instance that gets no requests"),
-        (lowered.layouts is not None, "layouts"),
-        (bool(lowered.contended), "collectives that share links between instances"),
-        (any(group.offload is not None for group in lowered.groups), "offloading"),
-        (tiers, "KV tiers"),
+    for is_so, what, remedy in (
+        (None in configs, "an instance that gets no requests", ""),
+        (lowered.layouts is not None, "layouts", "give one layout"),
+        (bool(lowered.contended), "collectives that share links between instances", ""),
         (
-            any(group.engine.speculation is not None for group in lowered.groups),
-            "speculative decoding",
+            any(group.offload is not None for group in lowered.groups),
+            "weights or attention in host memory",
+            "leave offloading of weights and operators out",
         ),
-        (any(group.engine.endpoint is not None for group in lowered.groups), "--endpoint"),
-        (any(one not in ([], [0]) for one in windows), "windows"),
+        (
+            bool(lowered.kv_offloading),
+            "--kv-offloading-size",
+            "leave it out, or run vLLM's own offloading connector in llmsim run --scheduler vllm",
+        ),
+        (tiers, "KV tiers (--prefix-storage)", "leave --prefix-storage out"),
     ):
-        _refuse(is_so, what)
+        _refuse_alone(is_so, what, remedy)
+    for group in lowered.groups:
+        _check_speculation(group)
+
+
+def _check_speculation(group: LoweredGroup) -> None:
+    speculation = group.engine.speculation
+    if speculation is None:
+        return
+    waits = not group.engine.async_scheduling
+    for is_so, what, remedy in (
+        (speculation.modules > 1, "num_nextn_predict_layers above 1", "leave it out"),
+        (
+            bool(speculation.tokens_by_sequences) and not waits,
+            "num_speculative_tokens_per_batch_size with asynchronous scheduling",
+            "add --no-async-scheduling",
+        ),
+        (
+            group.layout.pp > 1 and waits,
+            "speculative_config on pipeline stages without asynchronous scheduling",
+            "add --async-scheduling",
+        ),
+        (
+            group.native.role != _native.Role.BOTH,
+            "speculative_config of instances with a pd_type",
+            "remove one of them",
+        ),
+    ):
+        _refuse_alone(is_so, what, remedy)
+
+
+def _check_endpoint(groups: Sequence[LoweredGroup]) -> None:
+    """Engines behind one balancer have one API server, whose work is not that of each."""
+    _refuse_alone(
+        any(one.engine.endpoint is not None for one in groups),
+        "--endpoint with data-parallel engines of one server",
+        "leave it out, or choose among instances with --request-routing-policy RR",
+    )
 
 
 def _check_ranks(prepared: Prepared) -> None:
@@ -103,6 +140,7 @@ def _check_ranks(prepared: Prepared) -> None:
         (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
     ):
         _refuse(is_so, what)
+    _check_endpoint(groups)
 
 
 def _lockstep(prepared: Prepared) -> EngineStage:
@@ -113,10 +151,15 @@ def _lockstep(prepared: Prepared) -> EngineStage:
         (len(ranks.groups) < len(groups), "ranks in lock-step beside other instances"),
         (any(one.native.role != _native.Role.BOTH for one in groups), "ranks in lock-step by role"),
         (not groups[0].model.num_experts, "ranks in lock-step of a dense model"),
+        (
+            any(one.engine.speculation is not None for one in groups),
+            "speculative_config of ranks in lock-step",
+        ),
     ):
         _refuse(is_so, what)
     _check_several(prepared)
     _check_choice(_ROUTERS[0], router)
+    _check_endpoint(groups)
     return EngineStage((EngineServer(groups, ranks),), router.name)
 
 
@@ -137,7 +180,17 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     lowered, options = prepared.lowered, prepared.simulation
     transfers = lowered.kv_transfers
     assert transfers is not None, "groups with roles hand KV over"
-    _refuse(transfers.push, "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)")
+    _refuse_alone(
+        transfers.push,
+        "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
+        "add --kv-transfer whole --kv-transfer-mode pull",
+    )
+    tables = [one.scheduler.kv.tables.windows for one in lowered.groups if one.scheduler]
+    _refuse_alone(
+        any(len(one) > 1 for one in tables),
+        "layers of several kinds, with windows or states, on instances with a pd_type",
+        "remove the pd_type",
+    )
     roles = [group.native.role for group in lowered.groups]
     _refuse(_native.Role.BOTH in roles, "instances with a role beside others without")
     sides = [
@@ -164,6 +217,16 @@ def _check_choice(option: str, router: RouterSpec) -> None:
         raise NotYetError(
             f"{option} {router.text}: in front of several instances, `llmsim emulate` chooses by "
             f"{' or '.join(CHOICES)}, which ask no engine; {option} {CHOICES[0]} is one of them"
+        )
+
+
+def _refuse_alone(is_so: bool, what: str, remedy: str) -> None:
+    """NotYetError for what is refused whatever the instances are."""
+    if is_so:
+        either = f"{remedy}; " if remedy else ""
+        raise NotYetError(
+            f"{what}: `llmsim emulate` does not run this; {either}"
+            "`llmsim run` simulates the cluster file as it is"
         )
 
 

@@ -5,9 +5,11 @@ the client's order; answers go to the client when all tokens of the present time
 """
 
 import asyncio
+import fcntl
 import heapq
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,6 +19,8 @@ import msgspec
 
 from llmsim.emulation.load import Answer
 from llmsim.emulation.requests import request_name
+from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.openai_api import OpenAiApi
 
 LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")
@@ -56,6 +60,10 @@ class Clock(Protocol):
         """Returns at that time, or after `clients_work`."""
         ...
 
+    async def clients_turn(self) -> bool:
+        """Returns when all that ends now has ended; False: after `clients_work`."""
+        ...
+
     def clients_work(self) -> None:
         """Ends `clients_wait`."""
         ...
@@ -70,10 +78,22 @@ class _At(Enum):
     ENDED = "ended"
 
 
+class _Reader(asyncio.StreamReader):
+    """Counts what has come."""
+
+    bytes_here = 0
+
+    def feed_data(self, data: Any) -> None:
+        """More of it."""
+        self.bytes_here += len(data)
+        super().feed_data(data)
+
+
 @dataclass(eq=False)
 class _Connection:
     """One connection of the client."""
 
+    reader: _Reader
     writer: asyncio.StreamWriter
     port: int
     """The client's."""
@@ -82,6 +102,17 @@ class _Connection:
     written = 0
     """Bytes that went to it."""
     requests: list["_Exchange"] = field(default_factory=list)
+
+    @property
+    def is_read(self) -> bool:
+        """Every byte that is here is that of a whole request, and the client's kernel has all that
+        was written.
+        """
+        socket = self.writer.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:
+            return True
+        is_sent = not self.writer.transport.get_write_buffer_size() and not _unsent(socket)
+        return is_sent and self.reader.bytes_here == self.received
 
 
 @dataclass(eq=False)
@@ -93,6 +124,10 @@ class _Exchange:
     body: bytes
     row: int = -1
     """-1: it is not for the engine core."""
+    stage: int = 0
+    """The servers that it passes now."""
+    door: int = 0
+    """Of the stage."""
     streams: bool = False
     arrival_ps: int = 0
     at: _At = _At.RELAY
@@ -114,28 +149,28 @@ class _Exchange:
     task: "asyncio.Task[None] | None" = None
 
 
-class _Token(msgspec.Struct):
-    token_ids: list[int] | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Token] = []
-
-
-_chunks = msgspec.json.Decoder(_Chunk)
-
-
 class Relay:
     """Listens where the client takes the server to be."""
 
     def __init__(
-        self, clock: Clock, api_ps: Callable[[int], int], heard: Callable[[int, int], None]
+        self,
+        clock: Clock,
+        api_ps: Callable[[int, int], int],
+        heard: Callable[[int, int], None],
+        stages: Sequence[Stage],
+        api: OpenAiApi,
     ) -> None:
-        """`api_ps`: what the API server takes for so many tokens; `heard`: called with row and
-        tokens of a request that has reached the engine core.
+        """`api_ps`: what the API server of a group takes for so many tokens; `heard`: called with
+        row and tokens of a request that has reached an engine core; `stages`: the servers in the
+        order in which requests pass them; `api`: how they are talked to.
         """
+        self._api = api
         self._clock, self._api_ps, self._heard = clock, api_ps, heard
-        self.server_port = 0
+        self._stages = stages
+        self.passed: dict[int, list[int]] = {}
+        """By row, the engine cores that a request was given, in order."""
+        self._coming: list[tuple[int, int, int, _Exchange]] = []
+        """Requests for which a server is to be chosen: (when, row, number, exchange)."""
         self.port = 0
         self.answers: dict[int, Answer] = {}
         self.input_tokens: dict[int, int] = {}
@@ -157,8 +192,11 @@ class Relay:
 
     async def listen(self) -> asyncio.AbstractServer:
         """The client may connect from now on, to `port`."""
-        server = await asyncio.start_server(
-            self._serve, "127.0.0.1", 0, limit=LONGEST_LINE, backlog=4096
+        server = await asyncio.get_running_loop().create_server(
+            lambda: asyncio.StreamReaderProtocol(_Reader(limit=LONGEST_LINE), self._serve),
+            "127.0.0.1",
+            0,
+            backlog=4096,
         )
         self.port = server.sockets[0].getsockname()[1]
         return server
@@ -166,12 +204,17 @@ class Relay:
     async def run(self) -> None:
         """Sends requests to the server when they are due; ends when it is cancelled."""
         while True:
-            if self._due and self._due[0][0] <= self._clock.now_ps:
+            now_ps = self._clock.now_ps
+            if self._coming and self._coming[0][0] <= now_ps:
+                if await self._clock.clients_turn():
+                    self._choose_doors()
+            elif self._due and self._due[0][0] <= now_ps:
                 exchange = heapq.heappop(self._due)[-1]
                 self._start(exchange)
                 await exchange.moved.wait()  # so that the engine sees the client's order
             else:
-                await self._clock.clients_wait(self._due[0][0] if self._due else None)
+                ahead = [queue[0][0] for queue in (self._coming, self._due) if queue]
+                await self._clock.clients_wait(min(ahead, default=None))
 
     def told(self, counts: dict[str, list[int]], sent_on: list[int]) -> None:
         """A process of the client has sent and received so many bytes."""
@@ -192,6 +235,16 @@ class Relay:
         self._take_requests()
         return True
 
+    def looks_quiet(self) -> bool:
+        """No byte is under way to a client that sleeps, or from there: the kernel would have woken
+        it. Requests have their order from the connections.
+        """
+        if not all(one.is_read for one in self._connections.values()):
+            return False
+        self._order += [port for port in self._connections if port not in self._order]
+        self._take_requests()
+        return True
+
     def received(self, row: int, tokens: int) -> None:
         """The engine core has a request."""
         exchange = self._exchanges.get(row)
@@ -206,6 +259,9 @@ class Relay:
         exchange = self._exchanges.get(row)
         if exchange is None:
             return 0
+        if exchange.stage < len(self._stages) - 1:
+            exchange.tokens_at_server += tokens + ended
+            return tokens + ended
         times = self.answers[row].token_ps
         times += [self._clock.now_ps] * tokens
         if ended:
@@ -243,6 +299,9 @@ class Relay:
             for port, one in self._connections.items()
             if self._told.get(port) != (one.written, one.received)
         ]
+        unknown = [port for port in self._told if port not in self._connections]
+        if unknown:
+            said.append(f"the client has a connection from port {unknown[0]} that is not here")
         return " and ".join(said[:1])
 
     def _all(self) -> list[_Exchange]:
@@ -270,32 +329,57 @@ class Relay:
 
     def _take(self, one: _Exchange) -> None:
         now_ps = one.arrival_ps = self._clock.now_ps
-        due_ps = now_ps
         if one.row == 0:
             one.row = self._rows
             self._rows += 1
             self._exchanges[one.row] = one
             asked = msgspec.json.decode(one.body)
             tokens = prompt_tokens(asked)
-            due_ps += self._api_ps(tokens)
             self.answers[one.row] = Answer(now_ps)
             self.input_tokens[one.row] = tokens
             limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
             self.output_tokens[one.row] = limit if isinstance(limit, int) else 0
             one.streams = bool(asked.get("stream"))
-            if one.streams:
-                one.body = _json.encode(asked | {"return_token_ids": True})
+            path = one.head[0].decode("latin-1").split()[1]
+            one.body = _json.encode(self._api.body(asked, path, request_name(one.row)))
+            self._pass_on(one)
+            return
+        one.stage = len(self._stages) - 1
+        self._send_at(now_ps, one)
+
+    def _send_at(self, due_ps: int, one: _Exchange) -> None:
         self._numbers += 1
         heapq.heappush(self._due, (due_ps, self._numbers, one))
 
+    def _pass_on(self, one: _Exchange) -> None:
+        """Where there is a choice of servers, it is made when all that ends now has ended."""
+        if len(self._stages[one.stage].doors) == 1:
+            self._give_door(one)
+            return
+        self._numbers += 1
+        heapq.heappush(self._coming, (self._clock.now_ps, one.row, self._numbers, one))
+
+    def _choose_doors(self) -> None:
+        while self._coming and self._coming[0][0] <= self._clock.now_ps:
+            self._give_door(heapq.heappop(self._coming)[-1])
+
+    def _give_door(self, one: _Exchange) -> None:
+        stage = self._stages[one.stage]
+        one.door = stage.choose()
+        group = stage.doors[one.door].group
+        self.passed.setdefault(one.row, []).append(group)
+        self._send_at(self._clock.now_ps + self._api_ps(group, self.input_tokens[one.row]), one)
+
     def _start(self, one: _Exchange) -> None:
         one.at = _At.API_SERVER
+        one.moved.clear()
         self._clock.sent()
         one.task = asyncio.create_task(self._ask(one))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader), "listen made it"
         port = writer.get_extra_info("peername")[1]
-        connection = self._connections[port] = _Connection(writer, port)
+        connection = self._connections[port] = _Connection(reader, writer, port)
         self._told.setdefault(port, (0, 0))
         if self.first_s is None:
             self.first_s = time.monotonic()
@@ -308,7 +392,7 @@ class Relay:
                 connection.requests.remove(exchange)
                 if (header(exchange.head, "connection") or "").lower() == "close":
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -362,11 +446,18 @@ class Relay:
             self._end(one)
             return
         try:
+            door = self._stages[one.stage].doors[one.door]
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", self.server_port, limit=LONGEST_LINE
+                "127.0.0.1", door.port, limit=LONGEST_LINE
             )
             try:
-                writer.write(_request(one))
+                if one.row >= 0 and one.stage < len(self._stages) - 1:
+                    writer.write(_request(one, door, _prompt_alone(one.body), closes=True))
+                    if await self._is_answered(reader):
+                        self._next_stage(one)
+                        return
+                    raise ConnectionResetError("the prompt was refused")
+                writer.write(_request(one, door, one.body))
                 await self._answer(one, reader)
             finally:
                 writer.close()
@@ -377,8 +468,27 @@ class Relay:
             else:
                 one.waiting.append(_failed("502 Bad Gateway", why))
             self.reasons.append(why)
-        finally:
+        except asyncio.CancelledError:
             self._end(one)
+            raise
+        self._end(one)
+
+    async def _is_answered(self, reader: asyncio.StreamReader) -> bool:
+        """Whether a server has computed a prompt; what it samples is discarded."""
+        status = await reader.readline()
+        while await reader.readline():
+            pass
+        return b" 200 " in status
+
+    def _next_stage(self, one: _Exchange) -> None:
+        """Before the clock moves."""
+        self._stages[one.stage].left(one.door)
+        one.stage += 1
+        one.at = _At.RELAY
+        self._pass_on(one)
+        self._clock.clients_work()
+        self._clock.read(one.tokens_at_server)
+        one.tokens_at_server = 0
 
     async def _answer(self, one: _Exchange, reader: asyncio.StreamReader) -> None:
         head = await _read_head(reader)
@@ -405,10 +515,7 @@ class Relay:
     def _read(self, one: _Exchange, data: bytes) -> None:
         """A part of an answer in parts: the tokens in it are no longer under way."""
         tokens = sum(
-            len(choice.token_ids or ())
-            for line in data.split(b"\n")
-            if line.startswith(b"data: {")
-            for choice in _chunks.decode(line[6:]).choices
+            self._api.tokens(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")
         )
         if tokens and one.streams:
             one.tells = True
@@ -419,7 +526,8 @@ class Relay:
         """The answer is complete."""
         reached = one.at is _At.ENGINE
         one.at, one.tells = _At.ENDED, True
-        self._exchanges.pop(one.row, None)
+        if self._exchanges.pop(one.row, None) is not None and one.row in self.passed:
+            self._stages[one.stage].left(one.door)
         one.moved.set()
         if one.tokens_at_server:
             self._clock.read(one.tokens_at_server)
@@ -427,6 +535,14 @@ class Relay:
         if not reached:
             self._clock.refused()
         self._clock.changed()
+
+
+_SIOCOUTQNSD = 0x894B
+
+
+def _unsent(socket: Any) -> int:
+    """Bytes that the other end's kernel has still to take; those that it has may be unconfirmed."""
+    return int(struct.unpack("i", fcntl.ioctl(socket.fileno(), _SIOCOUTQNSD, b"\0" * 4))[0])
 
 
 def prompt_tokens(asked: dict[str, Any]) -> int:
@@ -439,8 +555,18 @@ def prompt_tokens(asked: dict[str, Any]) -> int:
     if isinstance(prompt, str):
         return len(prompt.split())
     messages = asked.get("messages")
-    said = [one.get("content") for one in messages or () if isinstance(one, dict)]
-    return sum(len(text.split()) for text in said if isinstance(text, str))
+    said = [_text_of(one) for one in messages or () if isinstance(one, dict)]
+    return sum(len(text.split()) for text in said)
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    """What is said in a message: a text, or parts of which some are texts."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [one.get("text") for one in parts if isinstance(one, dict)]
+    return " ".join(text for text in texts if isinstance(text, str))
 
 
 async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:
@@ -461,16 +587,32 @@ def header(head: list[bytes], name: str) -> str | None:
     return None
 
 
+_LENGTHS = ("max_completion_tokens", "min_tokens", "stream_options", "stop", "logprobs")
+"""What a request that computes a prompt alone leaves out."""
 _OURS = (b"content-length:", b"x-request-id:", b"expect:", b"connection:")
 
 
-def _request(one: _Exchange) -> bytes:
-    """As the client has sent it, with a name that says its row."""
+def _prompt_alone(body: bytes) -> bytes:
+    """The same request with an answer of one token, in a stream."""
+    asked = msgspec.json.decode(body)
+    kept = {name: value for name, value in asked.items() if name not in _LENGTHS}
+    more = {"max_tokens": 1, "stream": True, "return_token_ids": True}
+    return _json.encode(kept | more)
+
+
+def _request(one: _Exchange, door: Door, body: bytes, *, closes: bool = False) -> bytes:
+    """As the client has sent it, with a name that says its row, and the rank that is chosen;
+    `closes`: the connection ends with the answer.
+    """
     head = [one.head[0], *(line for line in one.head[1:] if not line.lower().startswith(_OURS))]
-    head.append(f"Content-Length: {len(one.body)}\r\n".encode())
+    head.append(f"Content-Length: {len(body)}\r\n".encode())
+    if closes:
+        head.append(b"Connection: close\r\n")
     if one.row >= 0:
         head.append(f"X-Request-Id: {request_name(one.row)}\r\n".encode())
-    return b"".join(head) + b"\r\n" + one.body
+        if door.rank is not None:
+            head.append(f"X-data-parallel-rank: {door.rank}\r\n".encode())
+    return b"".join(head) + b"\r\n" + body
 
 
 def _failed(status: str, why: str) -> bytes:

@@ -2,69 +2,57 @@
 
 import asyncio
 import json
-import os
-import signal
+import re
+import shlex
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from llmsim.config.errors import InputError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.plugin import SETTINGS
-from llmsim.emulation.requests import VOCABULARY
-from llmsim.emulation.servers.of_instances import EngineServer
-from llmsim.emulation.words import WORDS
-from llmsim.lowering import LoweredGroup
-from llmsim.scheduling.conformance.engine_python import (
-    check_interpreter,
-    last_words,
-    linked_environment,
-)
-from llmsim.scheduling.conformance.vllm.installed import engine_options
-from llmsim.scheduling.conformance.vllm.platform import write_model
+from llmsim.emulation.processes import end_tree
+from llmsim.scheduling.conformance.engine_python import last_words, linked_environment
 
 READY_S = 900
 """Seconds that the server has to start, on a machine with other work, too."""
 END_S = 20
 """Seconds that it has to end, before it is killed."""
 _LOOK_S = 0.2
-_ENTRY_POINTS = """[vllm.platform_plugins]
-llmsim = llmsim.emulation.in_engine.plugin:platform
-
-[vllm.general_plugins]
-llmsim_clock = llmsim.emulation.in_engine.plugin:general
-"""
 _METADATA = "Metadata-Version: 2.1\nName: llmsim-emulation\nVersion: 1\n"
-_FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
-"""Flags of vLLM whose names are not those of `engine_options`."""
-_ASK_VERSION = "from importlib.metadata import version; print(version('vllm'))"
-
-
-def engine_version(python: Path) -> str:
-    """The version of vLLM that this interpreter has; InputError where it has none."""
-    check_interpreter(python)
-    asked = subprocess.run([str(python), "-c", _ASK_VERSION], capture_output=True, text=True)
-    if asked.returncode != 0:
-        raise InputError(
-            f'--engine-python: "{python}" has no vLLM; '
-            "`make conformance VLLM=0.33.0` installs one that needs no GPU"
-        )
-    return asked.stdout.strip()
+_USAGE_ERROR = re.compile(r"(?:[\w.]+ )?[\w.]+: error: (.*)")
+"""What the parser of a server's command line ends with."""
+_REFUSALS = re.compile(r"(?:[\w.]+\.)?(?:ValidationError|ValueError|NotImplementedError): ?(?=\S)")
+"""What a server's checks of its configuration end with."""
+_ENDS_OF_REASONS = (" [type=", "For further information")
+"""What follows a reason and says nothing new."""
+_REASON_LINES, _LONGEST_REASON = 3, 300
+"""Lines of such an error, and characters of a reason, that are repeated."""
 
 
 class Server:
     """A server that runs: where it listens, and whether it still does."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        port: int,
+        log: Path,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """`extra`: the options that its user has added."""
         self.process, self.port, self.log = process, port, log
+        self._extra = extra
 
     async def ready(self) -> None:
-        """Returns when it answers; NoProgressError where it ends before, or takes too long."""
+        """Returns when it answers; NoProgressError where it ends before, or takes too long, and
+        InputError where it refuses the options that were added.
+        """
         for _ in range(int(READY_S / _LOOK_S)):
             if self.process.poll() is not None:
+                self._check_extra()
                 raise NoProgressError(f"the server ended before it was ready: {self.last_words()}")
             if await self._answers():
                 return
@@ -74,6 +62,16 @@ class Server:
     def last_words(self) -> str:
         """The end of what it has said."""
         return last_words(self.log.read_text(encoding="utf-8", errors="replace"))
+
+    def _check_extra(self) -> None:
+        said = why_refused(self.log.read_text(encoding="utf-8", errors="replace"))
+        if self._extra and said:
+            raise InputError(
+                f'--engine-args "{shlex.join(self._extra)}": the server refuses the options: '
+                f"{said}",
+                field="--engine-args",
+                value=shlex.join(self._extra),
+            )
 
     async def _answers(self) -> bool:
         try:
@@ -89,110 +87,63 @@ class Server:
             writer.close()
 
 
-def vllm_environment(group: LoweredGroup, settings: dict[str, Any], folder: Path) -> dict[str, str]:
-    """The environment of vLLM's processes; `folder` is made, with what they import."""
+def why_refused(log: str) -> str:
+    """The reason of a server that refuses an option, on one line; empty: it gives none."""
+    lines = [line.split(") ", 1)[-1] if line.startswith("(") else line for line in log.split("\n")]
+    for number in reversed(range(len(lines))):
+        by_parser = _USAGE_ERROR.match(lines[number])
+        if by_parser is not None:
+            return _shortened(" ".join([by_parser[1], *lines[number + 1 : number + _REASON_LINES]]))
+        if _REFUSALS.match(lines[number]):
+            return _shortened(" ".join(lines[number : number + _REASON_LINES]))
+    return ""
+
+
+def _shortened(reason: str) -> str:
+    for end in _ENDS_OF_REASONS:
+        reason = reason.split(end)[0]
+    reason = " ".join(reason.split()).rstrip(".")
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+
+
+def engine_environment(
+    settings: Mapping[str, object], folder: Path, entry_points: str
+) -> dict[str, str]:
+    """The environment of an engine's processes, which find these entry points; `folder` is made,
+    with what they import.
+    """
     folder.mkdir()
     environment = linked_environment(folder)
     plugin = folder / "llmsim_emulation-1.dist-info"
     plugin.mkdir()
-    (plugin / "entry_points.txt").write_text(_ENTRY_POINTS, encoding="utf-8")
+    (plugin / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     (plugin / "METADATA").write_text(_METADATA, encoding="utf-8")
-    environment |= {
+    return environment | {
         SETTINGS: json.dumps(settings),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # the coordinator loads no plug-ins of its own
-        "VLLM_PLUGINS": "llmsim,llmsim_clock",
-        "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(group.engine.use_v2_model_runner))),
     }
-    return environment
-
-
-def vllm_command(python: Path) -> list[str]:
-    """The words in place of `vllm`."""
-    return [str(python), "-m", "vllm.entrypoints.cli.main"]
 
 
 @contextmanager
-def vllm_server(
-    python: Path,
-    engine: EngineServer,
-    environment: dict[str, str],
-    model: Path,
-    log: Path,
-    extra: list[str],
+def engine_server(
+    command: list[str], extra: list[str], environment: dict[str, str], port: int, log: Path
 ) -> Iterator[Server]:
-    """`extra` are further options of the server. What it says goes to `log`.
-
-    It takes text only where the folder `model` has a tokenizer.
+    """A server that listens on that port, with the options `extra` beside the command's own; what
+    it says goes to `log`.
     """
-    group = engine.first
-    port = _free_port()
-    has_words = (model / "tokenizer.json").exists()
-    command = [*vllm_command(python), "serve"]
-    command += [
-        write_model(
-            model,
-            group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
-            WORDS if has_words else VOCABULARY,
-            group.model.num_experts if engine.lockstep is not None else 0,
-        )
-    ]
-    command += [] if has_words else ["--skip-tokenizer-init"]
-    command += [*_options(engine), "--host", "127.0.0.1", "--port", str(port), *extra]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, env=environment, stdout=out, stderr=out, start_new_session=True
+            [*command, *extra], env=environment, stdout=out, stderr=out, start_new_session=True
         )
         try:
-            yield Server(process, port, log)
+            yield Server(process, port, log, extra)
         finally:
-            _end(process)
+            end_tree(process, END_S)
 
 
-def _options(engine: EngineServer) -> list[str]:
-    """The engine's options as flags."""
-    group = engine.first
-    words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
-    words += ["--disable-uvicorn-access-log"]
-    words += ["--tensor-parallel-size", str(group.layout.tp)]
-    words += ["--pipeline-parallel-size", str(group.layout.pp)]
-    if len(engine.groups) > 1:
-        words += ["--data-parallel-size", str(len(engine.groups)), "--api-server-count", "1"]
-    if engine.lockstep is not None and group.layout.ep > 1:
-        words.append("--enable-expert-parallel")
-    if engine.connector is not None:
-        words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
-    for name, value in engine_options(group.engine, group.scheduler).items():
-        flag = _FLAGS.get(name, name.replace("_", "-"))
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", str(value)]
-    return words
-
-
-def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
-    return {
-        "kv_connector": "VirtualConnector",
-        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": connector,
-    }
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the server and every process that it has started."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -8,21 +8,20 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmsim.config.errors import LlmsimError, NotYetError
+from llmsim.config.errors import LlmsimError
+from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
 from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
 from llmsim.emulation.timekeeping.ranks import Ranks
-from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper, Turn
+from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
-SEVERAL = (
-    "the client has started process {process}: messages between its processes, and timers of the "
-    "wall in them, cannot be followed, so `llmsim emulate` runs clients of one process alone, as "
-    "vllm bench serve; `llmsim serve` answers any client at the real clock"
-)
+NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve` answers any client"
+TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
 _TICK_S = 0.001
@@ -34,10 +33,16 @@ class Steps(Protocol):
     lock-step (`llmsim.emulation.lockstep.RankDevices`).
     """
 
-    def step(self, items: list[list[Any]], now_ps: int) -> tuple[int, list[list[int]]]:
-        """The end of the next step in ps, in lock-step its number, and the tokens of each item
-        (`Channel.step`).
-        """
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """The workers post reads of KV for so long, before they launch the next step."""
+        ...
+
+    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+        """The next step (`Channel.step`)."""
+        ...
+
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
         ...
 
     def empty_step(self) -> None:
@@ -53,7 +58,11 @@ class Messages(Protocol):
         ...
 
     def is_quiet(self) -> bool:
-        """Nothing is under way between the client and here."""
+        """Nothing is under way between the client and here, as it has counted."""
+        ...
+
+    def looks_quiet(self) -> bool:
+        """The same of a client that sleeps, as the kernel has it."""
         ...
 
     def received(self, row: int, tokens: int) -> None:
@@ -96,6 +105,7 @@ class Keeper:
         """
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
+        self.threads = ClientThreads(self.time, folder / "waits", self._wake)
         self.relay: Messages | None = None
         """Stands between a client of its own and the server."""
         self._steps = steps
@@ -103,10 +113,16 @@ class Keeper:
         self._written: dict[Actor, asyncio.StreamWriter] = {}
         self._steps_of: dict[Actor, Steps] = {}
         """Of engine cores."""
-        self._moves = KvMoves(self.time, links, self._answer)
+        self._moves = KvMoves(self.time, links, self._answer, self._post_reads)
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
+        self._dozing: set[Actor] = set()
+        """Engine cores that wait for a time or for something to do."""
+        self._leaving: set[int] = set()
+        """Requests whose engine core has still to hear that their clients have left."""
+        self._left: set[int] = set()
+        """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
         self._waiting: dict[Actor, tuple[int, int | None]] = {}
         """What processes of the client wait for: the number of the wait, and the time."""
@@ -115,6 +131,8 @@ class Keeper:
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
         self._client_actors: set[Actor] = set()
+        self._root: Actor | None = None
+        """The client's first process."""
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
             "join coordinator": (self._join_coordinator, self._hear_coordinator),
@@ -124,8 +142,6 @@ class Keeper:
         """A process of a client has joined."""
         self.messages = 0
         """That engine cores and processes of the client have sent."""
-        self.reasons: list[str] = []
-        """Why two emulations may differ."""
         self.failure: LlmsimError | None = None
         """What has ended the emulation; None: it goes on."""
 
@@ -133,6 +149,11 @@ class Keeper:
     def now_ps(self) -> int:
         """The virtual time."""
         return self.time.now_ps
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why two emulations may differ."""
+        return self.threads.reasons
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -163,6 +184,18 @@ class Keeper:
         self._wake()
         return await self._clients_wake
 
+    async def engines_end(self) -> None:
+        """Returns when no engine core has anything left to do."""
+        waits = asyncio.create_task(self.clients_wait(None))
+        while self._engines_work() and not self.time.degraded:
+            await asyncio.sleep(_TICK_S)
+        waits.cancel()
+
+    def _engines_work(self) -> bool:
+        return any(
+            one.doing is not Doing.WAITS or one.until_ps is not None for one in self._steps_of
+        )
+
     def clients_work(self) -> None:
         """Something has come for the clients: they look at it before time moves."""
         waiter = self._clients_wake
@@ -180,6 +213,12 @@ class Keeper:
             self._reached.append(asyncio.get_running_loop().create_future())
             await self._reached[-1]
 
+    def leaves(self, row: int) -> None:
+        """The client of a request that its engine core has still to end leaves the server."""
+        self._leaving.add(row)
+        self._left.add(row)
+        self.sent()
+
     def refused(self) -> None:
         """The server refused a request before it reached an engine core."""
         self._arrived()
@@ -196,8 +235,9 @@ class Keeper:
 
     def announce(self, comes: dict[int, int]) -> None:
         """Tells the processes of the client that wait what comes to their ports."""
+        self.threads.may_wake()
         for actor, (number, _) in self._waiting.items():
-            self._answer(actor, [number, comes])
+            self._answer_client(actor, number, comes)
 
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
@@ -212,13 +252,16 @@ class Keeper:
     def close(self) -> None:
         """The emulation is over: who leaves from now on has not died."""
         self._is_over = True
+        self.threads.close()
         if self._ticks is not None:
             self._ticks.cancel()
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
         under_way = self.relay.under_way() if self.relay is not None else ""
-        return " and ".join(filter(None, [self.time.blockers(), under_way]))
+        thread = self.threads.awake() if self.threads.need_a_look else ""
+        asleep = NEVER_ASLEEP.format(thread=thread) if thread else ""
+        return " and ".join(filter(None, [self.time.blockers(), under_way, asleep]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         actor, said_bye = None, False
@@ -235,7 +278,7 @@ class Keeper:
                     actor = join(rest)
                     self._written[actor] = writer
                     if actor in self._client_actors:
-                        self._answer(actor, [0, None])
+                        self._answer_client(actor, 0, None)
                 else:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
@@ -259,20 +302,24 @@ class Keeper:
         return self.time.join("the coordinator", Turn.FOLLOWER)
 
     def _join_client(self, rest: list[Any]) -> Actor:
-        process, thread, stays = rest
-        if self.has_client and stays:
-            self.fail(NotYetError(SEVERAL.format(process=process)))
-        self.has_client = True
-        if not stays:
-            self.reasons.append(f'the client waits in its thread "{thread}"')
+        process = rest[0]
+        if self.has_client:
+            self.threads.joins_others(SEVERAL)
         actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
+        self.threads.join(process)
+        if not self.has_client:
+            self._root = actor
+        self.has_client = True
         self._client_actors.add(actor)
         return actor
 
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._waiting.pop(actor, None)
+        self._dozing.discard(actor)
+        is_child = actor in self._client_actors and actor is not self._root
         self._client_actors.discard(actor)
+        self.threads.may_wake()
         self._moves.leaves(actor)
         if self._ranks is not None:
             self._ranks.leaves(actor)
@@ -280,7 +327,8 @@ class Keeper:
         self.time.leave(actor)
         if self._is_over:
             return
-        if not said_bye:
+        is_fork = is_child and self.threads.act_together  # it may end without a word
+        if not said_bye and not is_fork:
             self._degrade(self._death(actor.name))
         elif is_core:
             self.fail(NoProgressError(f"{actor.name} has ended"))
@@ -308,12 +356,15 @@ class Keeper:
             self._moves.hear(actor, kind, rest)
         elif self._ranks is not None and kind in Ranks.KINDS:
             self._ranks.hear(actor, kind, rest)
+        elif kind == "drafts":
+            self._answer(actor, self._steps_of[actor].drafts())
+            return
         elif kind in ("step", "empty step"):
             self._call_workers(actor, kind, rest)
             if self._ranks is None:
                 return
             self._ranks.offered()
-        elif kind in ("reported", "woken", "received", "produced"):
+        elif kind in ("reported", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
             self._hear_of_time(actor, kind, rest)
@@ -323,8 +374,11 @@ class Keeper:
         if kind == "empty step":
             self._steps_of[actor].empty_step()
             return
-        end, tokens = self._steps_of[actor].step(rest[0], self.time.now_ps)
-        self._answer(actor, [end, tokens])
+        begun = self._steps_of[actor].step(rest[0], self.time.now_ps, *rest[1:])
+        self._answer(actor, list(begun))
+
+    def _post_reads(self, actor: Actor, posts_ps: int) -> None:
+        self._steps_of[actor].posts_reads(posts_ps, self.time.now_ps)
 
     def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
@@ -335,8 +389,20 @@ class Keeper:
                 self.time.settles(actor)
             case "park":
                 self.time.waits(actor, None)
+            case "asked for":
+                if actor.doing is Doing.SETTLES:
+                    self.time.works(actor)
+                    self._answer(actor, None)
+            case "doze":
+                self.time.waits(actor, rest[0])
+                self._dozing.add(actor)
             case "unpark":
                 self.time.works(actor)
+                if actor in self._dozing:
+                    self._dozing.remove(actor)
+                    self._answer(actor, None)
+                if self._ranks is not None:
+                    self._ranks.stirs(actor)
 
     def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
@@ -349,9 +415,17 @@ class Keeper:
                 self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
+            case "left":
+                self._heard_of_leaving(rest[0])
             case "produced":
                 under_way = sum(self._under_way(*answer) for answer in rest[0])
                 self.time.tokens_under_way += under_way
+
+    def _heard_of_leaving(self, names: list[str]) -> None:
+        for row in map(row_of, names):
+            if row in self._leaving:
+                self._leaving.remove(row)
+                self._arrived()
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         """It waits, has heard so many reports of engine cores, and has woken all of them so often
@@ -379,10 +453,13 @@ class Keeper:
             self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
+        self.threads.may_wake()
         if kind == "client notes":
-            self.reasons += [why for why in rest if why not in self.reasons]
+            self.threads.notes(rest)
             return
-        if kind == "client waits":
+        if kind == "client thread":
+            self.threads.joins_others(f'the client asks the server in its thread "{rest[0]}"')
+        elif kind == "client waits":
             self._waiting[actor] = rest[0], rest[1]
             if self.relay is not None:
                 self.relay.told(rest[2], rest[3])
@@ -392,6 +469,8 @@ class Keeper:
         self._wake()
 
     def _under_way(self, name: str, tokens: int, ended: bool) -> int:
+        if row_of(name) in self._left:
+            return 0
         return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
 
     def _wake(self) -> None:
@@ -412,12 +491,15 @@ class Keeper:
                     self._clients_wake.set_result(True)
             elif actor is self._moves.actor:
                 self._moves.land()
+            elif self.threads.is_actor(actor):
+                self.threads.wake()
             elif actor in self._looks:
                 self.time.reports_under_way += 1  # it reports what it knows
                 self._answer(actor, self._looks.pop(actor))
             else:
-                number, _ = self._waiting.pop(actor, (None, None))
-                self._answer(actor, None if number is None else [number, None])
+                self.threads.may_wake()
+                self._dozing.discard(actor)
+                self._wake_one(actor)
         if self._moves.actor in woken:
             self._wake()  # perhaps nobody heard of it
 
@@ -426,18 +508,42 @@ class Keeper:
         relay, time = self.relay, self.time
         if relay is None:
             return
+        if self.threads.waits.is_full:
+            self.fail(NoProgressError(TOO_MANY))
         if time.degraded:
             relay.take_all()
-        is_quiet = relay.is_quiet() and len(self._waiting) == len(self._client_actors)
+        is_quiet = self._client_is_quiet(relay)
         is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
         if time.degraded or is_there:
             relay.flush()
-            is_quiet = relay.is_quiet() and is_quiet
-        for actor, (_, until_ps) in self._waiting.items():
-            if is_quiet or time.degraded:
-                time.waits(actor, until_ps)
+            is_quiet = self._client_is_quiet(relay)
+        goes_on = bool(is_quiet or time.degraded)
+        for actor in self._client_actors:
+            waits = actor in self._waiting or self.threads.need_a_look
+            if waits and goes_on:
+                time.waits(actor, self._waiting.get(actor, (0, None))[1])
             else:
                 time.works(actor)
+        self.threads.offer(is_quiet=goes_on)
+
+    def _client_is_quiet(self, relay: Messages) -> bool:
+        """All of its threads wait, and nothing is under way to them or from them."""
+        self.threads.main_threads(wait=len(self._waiting) == len(self._client_actors))
+        self.threads.find_others()
+        if self.threads.need_a_look:
+            return self.threads.all_sleep and relay.looks_quiet()
+        return relay.is_quiet()
+
+    def _wake_one(self, actor: Actor) -> None:
+        """An engine core, or a process of the client, goes on at the present time."""
+        if actor not in self._client_actors:
+            self._answer(actor, None)
+        elif actor in self._waiting:
+            self._answer_client(actor, self._waiting.pop(actor)[0], None)
+
+    def _answer_client(self, actor: Actor, number: int, comes: dict[int, int] | None) -> None:
+        """What comes before its time, or None; and whether several threads act together."""
+        self._answer(actor, [number, comes, self.threads.act_together])
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]

@@ -14,8 +14,10 @@ class KvLinks(Protocol):
         """When something may land; None: nothing moves."""
         ...
 
-    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> None:
-        """A decode core has blocks for a prompt, of which it has `cached` tokens."""
+    def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
+        """A decode core has blocks for a prompt, of which it has `cached` tokens; how long its
+        workers post the reads of the others, in ps.
+        """
         ...
 
     def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
@@ -29,11 +31,19 @@ class KvMoves:
     KINDS = ("reserved", "moved", "rest")
 
     def __init__(
-        self, time: Timekeeper, links: KvLinks | None, answer: Callable[[Actor, Any], None]
+        self,
+        time: Timekeeper,
+        links: KvLinks | None,
+        answer: Callable[[Actor, Any], None],
+        posts_reads: Callable[[Actor, int], None],
     ) -> None:
+        """`posts_reads` is called with an engine core, and how long its workers post reads."""
         self._time, self._links, self._answer = time, links, answer
-        self._moved: dict[int, list[int]] = {}
-        """Requests whose KV has moved, by the engine core that has still to hear of it."""
+        self._posts_reads = posts_reads
+        self._moved: dict[int, list[tuple[int, int]]] = {}
+        """When the KV of requests has moved, and their rows, by the engine core that has still to
+        hear of it.
+        """
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
         self._unseen: set[Actor] = set()
@@ -57,13 +67,15 @@ class KvMoves:
     def hear(self, core: Actor, kind: str, rest: list[Any]) -> None:
         """What an engine core says of its connector, one of `KINDS`."""
         if kind == "moved":
-            self._answer(core, self._moved.pop(self._numbers[core], []))
+            self._answer(core, self._moved_until(rest[0], self._numbers[core]))
         elif kind == "rest":
             self._resting.add(core)
             self._time.waits(core, None)
             self._stir(core)
         elif self._links is not None:
-            self._links.reserved(self._numbers[core], rest[0], rest[1], self._time.now_ps)
+            row, cached = rest
+            posts_ps = self._links.reserved(self._numbers[core], row, cached, self._time.now_ps)
+            self._posts_reads(core, posts_ps)
             self._expect(self._links)
 
     def settled(self, core: Actor) -> None:
@@ -81,10 +93,18 @@ class KvMoves:
             return
         for row, cores in self._links.landed(self._time.now_ps):
             for number in cores:
-                self._moved.setdefault(number, []).append(row)
+                self._moved.setdefault(number, []).append((self._time.now_ps, row))
         for core in self._numbers:
             self._stir(core)
         self._expect(self._links)
+
+    def _moved_until(self, until_ps: int | None, number: int) -> list[int]:
+        """Takes what has moved by then, or, without a time, by now."""
+        moved = self._moved.pop(number, [])
+        later = [one for one in moved if until_ps is not None and one[0] > until_ps]
+        if later:
+            self._moved[number] = later
+        return [row for _, row in moved[: len(moved) - len(later)]]
 
     def _expect(self, links: KvLinks) -> None:
         assert self.actor is not None, "there are links"

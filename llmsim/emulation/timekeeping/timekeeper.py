@@ -27,7 +27,9 @@ class Turn(IntEnum):
 
     ENGINE = 0
     CLIENT = 1
-    FOLLOWER = 2
+    THREADS = 2
+    """Of clients, beside those that say what they do."""
+    FOLLOWER = 3
     """After all that happens at its time. The clock does not move for followers alone."""
 
 
@@ -109,16 +111,18 @@ class Timekeeper:
         # An engine core may say that it has been woken before the coordinator does.
         return any(counts) or self.waves_under_way != 0
 
+    def _those_who(self, doing: Doing) -> list[Actor]:
+        return [actor for actor in self._actors if actor.doing is doing]
+
     def woken(self) -> list[Actor]:
         """Who goes on now; they work from now on. Call it after every change."""
         if self.degraded:
             return self._wake([one for one in self._actors if self._goes_on_at_wall_speed(one)])
-        somebody_works = any(actor.doing is Doing.WORKS for actor in self._actors)
-        if self._messages_under_way or somebody_works:
+        if self._messages_under_way or self._those_who(Doing.WORKS):
             return []
-        settling = [actor for actor in self._actors if actor.doing is Doing.SETTLES]
+        settling = self._those_who(Doing.SETTLES)
         # Waiting ones first: what they send belongs to this time.
-        due = self._due(Turn.ENGINE) or self._due(Turn.CLIENT) or settling
+        due = self._first_due(Turn.ENGINE, Turn.CLIENT, Turn.THREADS) or settling
         return self._wake(due or self._due(Turn.FOLLOWER) or self._after_jump())
 
     def blockers(self) -> str:
@@ -142,6 +146,10 @@ class Timekeeper:
     def _goes_on_at_wall_speed(self, actor: Actor) -> bool:
         return self._is_due(actor) or actor.doing is Doing.SETTLES
 
+    def _first_due(self, *turns: Turn) -> list[Actor]:
+        """Those of the first of these turns that somebody waits for."""
+        return next(filter(None, map(self._due, turns)), [])
+
     def _due(self, turn: Turn) -> list[Actor]:
         return [one for one in self._actors if one.turn is turn and self._is_due(one)]
 
@@ -151,7 +159,7 @@ class Timekeeper:
             return []
         self.now_ps = max(self.now_ps, next_ps)
         self.jumps += 1
-        return self._due(Turn.ENGINE) or self._due(Turn.CLIENT) or self._due(Turn.FOLLOWER)
+        return self._first_due(*Turn)
 
     def _wake(self, actors: list[Actor]) -> list[Actor]:
         for actor in actors:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from llmsim.core import Status
 from llmsim.endpoint.engine.clock import PS_PER_NS, Clock, WarpClock
-from llmsim.endpoint.engine.live import LiveSimulation, Progress
+from llmsim.endpoint.engine.live import EngineProgress, LiveSimulation, Progress
 from llmsim.endpoint.engine.timer import Timer
 from llmsim.endpoint.protocol import ApiError
 
@@ -18,6 +18,10 @@ class Listener(Protocol):
 
     def asked(self, stream: "Stream") -> None:
         """A request has come."""
+        ...
+
+    def refused(self, stream: "Stream") -> None:
+        """A request found no room, and has not come."""
         ...
 
     def tokens(self, stream: "Stream", more: int, time_ps: int) -> None:
@@ -48,6 +52,21 @@ class LoraAdapter(Protocol):
         ...
 
 
+class Samples:
+    """The answers to one prompt (`n`)."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = self._left = number
+        self.longest = 0
+        """Tokens of the longest answer so far."""
+
+    def ended(self, tokens: int) -> bool:
+        """An answer has all of its tokens; True: it was the last one."""
+        self._left -= 1
+        self.longest = max(self.longest, tokens)
+        return self._left == 0
+
+
 class Stream:
     """One prompt's answer on its way: what its client has, and what has come since it looked."""
 
@@ -59,14 +78,18 @@ class Stream:
         "arrival_ps",
         "client",
         "first_ps",
+        "group",
         "last_ps",
         "model",
         "model_name",
         "number",
         "output_tokens",
         "priority",
+        "progress",
         "prompt",
+        "prompt_tokens",
         "row",
+        "samples",
         "status",
         "tokens",
     )  # fmt: skip
@@ -80,14 +103,19 @@ class Stream:
         priority: int = 0,
         client: str = "",
         adapter: LoraAdapter | None = None,
+        samples: Samples | None = None,
     ) -> None:
         """`model` and `model_name` are the deployment's; `client` takes part in virtual time."""
         self.prompt, self.answer = prompt, answer
-        self.output_tokens = len(answer)
+        self.prompt_tokens, self.output_tokens = len(prompt), len(answer)
+        self.samples = samples or Samples()
         self.model, self.model_name = model, model_name
         self.priority, self.client, self.adapter = priority, client, adapter
         self.number = self.row = -1
         self.arrival_ps = self.first_ps = self.last_ps = -1
+        self.group = -1
+        self.progress: EngineProgress | None = None
+        """What its engine knows of it; None until it has ended there."""
         self.tokens = 0
         self.status = Status.RUNNING
         self._coming: deque[tuple[int, int]] = deque()
@@ -164,6 +192,8 @@ class AsyncEngine:
             adapter=0 if stream.adapter is None else stream.adapter.number,
         )
         if row is None:
+            for listener in self._listeners:
+                listener.refused(stream)
             raise ApiError(503, "too many requests are under way; ask again later")
         if at_ps is None:
             self._last_ps = now_ps
@@ -239,6 +269,10 @@ class AsyncEngine:
         stream = self._streams.get(progress.row)
         if stream is None:
             return
+        if stream.group < 0:
+            stream.group = self.live.progress(progress.row).group
+        if progress.ended is not None or progress.tokens >= stream.output_tokens:
+            stream.progress = self.live.progress(progress.row)
         if progress.ended is not None:
             del self._streams[progress.row]
             self._end(stream, progress.ended, progress.time_ps)

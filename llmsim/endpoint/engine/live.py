@@ -13,7 +13,9 @@ from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import Status, Workload
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
-from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+from llmsim.simulation.errors import errors_named
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import native_simulation
 
 NO_EVENT_PS = 1 << 62
 """Times from here on mean that nothing is left to happen."""
@@ -42,6 +44,21 @@ class GroupGauges:
     waiting: int
     kv_blocks_used: int
     kv_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """A request as its engine knows it (`llmsim.columns.RequestColumns`); -1: it has not come so
+    far.
+    """
+
+    group: int
+    queued_ps: int
+    scheduled_ps: int
+    first_token_ps: int
+    finish_ps: int
+    cached_tokens: int
+    preemptions: int
 
 
 class LiveSimulation:
@@ -117,7 +134,7 @@ class LiveSimulation:
     def advance(self, until_ps: int) -> Iterator[Progress]:
         """Everything until then happens, that time included; what clients see of it, in order.
 
-        Raises what `llmsim.simulate.simulate` raises.
+        Raises what `llmsim.simulation.run.simulate` raises.
         """
         with foreign_code(), self._named():
             self._simulation.run_until(until_ps)
@@ -130,6 +147,26 @@ class LiveSimulation:
     def statuses(self, rows: Sequence[int]) -> list[Status]:
         """Where each of these requests stands."""
         return [Status(status) for status in self._simulation.statuses(list(rows))]
+
+    def progress(self, row: int) -> EngineProgress:
+        """What the engine knows of a request; raises ValueError where there is no such row."""
+        columns = self._simulation.progress([row])
+        return EngineProgress(*(int(columns[name][0]) for name in EngineProgress.__slots__))
+
+    def engine_counters(self) -> dict[str, list[int]]:
+        """Totals that only a server shows, a value per group: how prompts found their KV."""
+        return {
+            name: np.asarray(values).tolist()
+            for name, values in self._simulation.engine_counters().items()
+        }
+
+    def accepted_at(self) -> list[list[int]]:
+        """Drafts of each position that held, by group."""
+        return [np.asarray(values).tolist() for values in self._simulation.accepted_at()]
+
+    def step_tokens(self) -> list[list[tuple[int, int]]]:
+        """(tokens, steps that had so many) of the steps that gave answers, by group."""
+        return [list(steps) for steps in self._simulation.step_tokens()]
 
     def gauges(self) -> list[GroupGauges]:
         """What each group holds now."""

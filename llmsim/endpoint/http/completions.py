@@ -7,7 +7,7 @@ import msgspec
 
 from llmsim.core import PS_PER_S, Status
 from llmsim.endpoint.answers import Choice, Shape
-from llmsim.endpoint.engine.async_engine import Stream
+from llmsim.endpoint.engine.async_engine import Samples, Stream
 from llmsim.endpoint.http.calls import (
     CLIENT_HEADER,
     TIME_HEADER,
@@ -120,6 +120,7 @@ async def _respond(
         raise ApiError(503, "the server shuts down; ask another one")
     client, at_ps = _virtual(call)
     for one in asked:
+        together = Samples(shape.samples)
         for sample in range(shape.samples):
             places = endpoint.answers.draw(one.prompt, one.max_tokens, sample)
             answer = endpoint.answers.ids(places)
@@ -131,6 +132,7 @@ async def _respond(
                 request.priority or 0,
                 client,
                 served.adapter,
+                together,
             )
             echoed = one.text if echo else ""
             shape.choices.append(

@@ -6,37 +6,38 @@ latencies are cumulative at the same times. `promtool tsdb create-blocks-from op
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from llmsim.core import PS_PER_S, Int64
 from llmsim.export.benchmark_formats.tables import EPOCH_NS, Floats, RunTables, seconds
+from llmsim.export.benchmark_formats.vllm_metrics import NAMED, SUCCESS, Metric, full_name
 
-TTFT_BUCKETS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-TOKEN_TIME_BUCKETS = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-)  # fmt: skip
-LATENCY_BUCKETS = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
-TOKEN_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_LONGEST = 500_000
+"""Tokens of the last bucket of a histogram of tokens: a run folder does not say how long a sequence
+may be.
+"""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """A histogram: when each value was seen, and the value."""
+    """A histogram: where and when each value was seen, and the value."""
 
-    name: str
-    help: str
+    metric: Metric
+    group: Int64
     at_ps: Int64
     values: Floats
-    buckets: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """As Prometheus knows it."""
+        return full_name(self.metric.name)
+
+    @property
+    def buckets(self) -> tuple[float, ...]:
+        """Upper bounds."""
+        assert self.metric.buckets is not None, "it is a histogram"
+        return self.metric.buckets.bounds(_LONGEST)
 
 
 def openmetrics(tables: RunTables) -> Iterator[str]:
@@ -45,11 +46,11 @@ def openmetrics(tables: RunTables) -> Iterator[str]:
     yield from _cache_config(tables)
     yield from _gauges(tables)
     yield from _counters(tables)
-    group = tables.whole("group")
     times = _times(tables)
     for histogram in _histograms(tables):
-        points = [_cumulative(histogram, group == engine, times) for engine in engines]
+        points = [_cumulative(histogram, engine, times) for engine in engines]
         yield from _families(tables, histogram, list(zip(engines, points, strict=True)), times)
+    yield from _cached_prompts(tables, engines, times)
     yield from _successes(tables, engines, times)
     yield "# EOF"
 
@@ -85,38 +86,35 @@ def _gauges(tables: RunTables) -> Iterator[str]:
     series = tables.series
     blocks = {int(g["group"]): max(int(g["num_blocks"]) - 1, 1) for g in tables.summary["kv_cache"]}
     usable = np.array([blocks[int(group)] for group in series["group"]], dtype=np.float64)
-    gauges = (
-        ("vllm:num_requests_running", "Requests in execution.", series["running"]),
-        ("vllm:num_requests_waiting", "Requests that wait.", series["waiting"]),
-        (
-            "vllm:kv_cache_usage_perc",
-            "KV cache usage, 1 is full.",
-            series["kv_blocks_used"] / usable,
-        ),
-    )
-    for name, text, values in gauges:
-        yield f"# TYPE {name} gauge"
-        yield f"# HELP {name} {text}"
-        yield from _rows(tables, name, values.tolist())
+    gauges = {
+        "num_requests_running": series["running"],
+        "num_requests_waiting": series["waiting"],
+        "kv_cache_usage_perc": series["kv_blocks_used"] / usable,
+    }
+    for name, values in gauges.items():
+        yield from _head(full_name(name), NAMED[name].help, "gauge")
+        yield from _rows(tables, full_name(name), values.tolist())
+
+
+_COUNTED = {
+    "prompt_tokens": "prompt_tokens",
+    "generation_tokens": "generation_tokens",
+    "num_preemptions": "preemptions",
+    "prefix_cache_queries": "queried_tokens",
+    "prefix_cache_hits": "hit_tokens",
+}
+"""The column of the series that each counter adds up."""
 
 
 def _counters(tables: RunTables) -> Iterator[str]:
     series = tables.series
-    counters = (
-        ("vllm:prompt_tokens", "Prompt tokens processed.", "prompt_tokens"),
-        ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
-        ("vllm:num_preemptions", "Preemptions.", "preemptions"),
-        ("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.", "queried_tokens"),
-        ("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", "hit_tokens"),
-    )
-    for name, text, column in counters:
+    for name, column in _COUNTED.items():
         totals = np.zeros(len(series[column]), dtype=np.int64)
         for engine in np.unique(series["group"]):
             mine = series["group"] == engine
             totals[mine] = np.cumsum(series[column][mine])
-        yield f"# TYPE {name} counter"
-        yield f"# HELP {name} {text}"
-        yield from _rows(tables, f"{name}_total", totals.tolist())
+        yield from _head(full_name(name), NAMED[name].help, "counter")
+        yield from _rows(tables, f"{full_name(name)}_total", totals.tolist())
 
 
 def _rows(tables: RunTables, name: str, values: Sequence[float]) -> Iterator[str]:
@@ -129,45 +127,45 @@ def _rows(tables: RunTables, name: str, values: Sequence[float]) -> Iterator[str
 
 
 def _histograms(tables: RunTables) -> Iterator[Histogram]:
+    """All are noted when a request ends, but for those of its tokens."""
+    group = tables.whole("group")
     first, finish = tables.ps("first_token_ps"), tables.ps("finish_ps")
     scheduled, queued = tables.ps("scheduled_ps"), tables.ps("queued_ps")
-    tokens = tables.whole("emitted_tokens")
-    latencies = (
-        ("time_to_first_token", "Time to first token.", first, tables.ps("ttft_ps"), TTFT_BUCKETS),
-        (
-            "e2e_request_latency",
-            "End-to-end latency.",
-            finish,
-            tables.ps("e2el_ps"),
-            LATENCY_BUCKETS,
-        ),
-        ("request_queue_time", "Time in the queue.", finish, scheduled - queued, LATENCY_BUCKETS),
-        ("request_prefill_time", "Time in prefill.", finish, first - scheduled, LATENCY_BUCKETS),
-        ("request_decode_time", "Time in decode.", finish, finish - first, LATENCY_BUCKETS),
-        ("request_inference_time", "Time running.", finish, finish - scheduled, LATENCY_BUCKETS),
-    )
-    for name, text, at, value, buckets in latencies:
-        yield Histogram(f"vllm:{name}_seconds", f"{text}", at, seconds(value), buckets)
-    tpot = tables.tpot_ps / PS_PER_S
-    yield Histogram(
-        "vllm:request_time_per_output_token_seconds",
-        "Mean time per output token of a request.",
-        finish,
-        tpot,
-        TOKEN_TIME_BUCKETS,
-    )
-    counts = (
-        ("prompt", tables.whole("input_tokens")),
-        ("generation", tokens),
-    )
-    for name, value in counts:
-        yield Histogram(
-            f"vllm:request_{name}_tokens",
-            f"Tokens of each {name}.",
-            finish,
-            value.astype(np.float64),
-            TOKEN_BUCKETS,
-        )
+    prompt, answer = tables.whole("input_tokens"), tables.whole("emitted_tokens")
+    single = np.where(answer == 1, 0.0, tables.tpot_ps / PS_PER_S)
+    ttft = seconds(tables.ps("ttft_ps"))
+    yield Histogram(NAMED["time_to_first_token_seconds"], group, first, ttft)
+    yield _token_gaps(tables)
+    noted = {
+        "e2e_request_latency_seconds": seconds(tables.ps("e2el_ps")),
+        "request_queue_time_seconds": seconds(scheduled - queued),
+        "request_prefill_time_seconds": seconds(first - scheduled),
+        "request_decode_time_seconds": seconds(finish - first),
+        "request_inference_time_seconds": seconds(finish - scheduled),
+        "request_time_per_output_token_seconds": single,
+        "request_prompt_tokens": prompt,
+        "request_generation_tokens": answer,
+        "request_max_num_generation_tokens": answer,
+        "request_params_n": np.ones(len(answer)),
+        "request_params_max_tokens": tables.whole("output_tokens"),
+        "request_num_preemptions": tables.whole("preemptions"),
+        "request_prefill_kv_computed_tokens": prompt - tables.whole("cached_tokens"),
+    }
+    for name, values in noted.items():
+        yield Histogram(NAMED[name], group, finish, values.astype(np.float64))
+
+
+def _token_gaps(tables: RunTables) -> Histogram:
+    """The times between the steps that gave a request tokens: those of one step have none."""
+    offsets, gaps = tables.itl
+    lengths = np.diff(offsets)
+    passed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(gaps)))
+    first = tables.ps("first_token_ps") - passed[offsets[:-1]]
+    at_ps = np.repeat(first, lengths) + passed[1:]
+    known = gaps > 0
+    group = np.repeat(tables.whole("group"), lengths)
+    metric = NAMED["inter_token_latency_seconds"]
+    return Histogram(metric, group[known], at_ps[known], seconds(gaps[known]))
 
 
 @dataclass(frozen=True)
@@ -179,10 +177,8 @@ class Points:
     sums: Floats
 
 
-def _cumulative(
-    histogram: Histogram, rows: "np.ndarray[Any, np.dtype[np.bool_]]", times: list[int]
-) -> Points:
-    known = rows & ~np.isnan(histogram.values)
+def _cumulative(histogram: Histogram, engine: int, times: list[int]) -> Points:
+    known = (histogram.group == engine) & ~np.isnan(histogram.values)
     values, at = histogram.values[known], histogram.at_ps[known]
     moment = np.searchsorted(np.asarray(times), at)
     slot = np.searchsorted(histogram.buckets, values)
@@ -202,7 +198,7 @@ def _families(
     database of Prometheus keeps no types.
     """
     stamps = [_stamp(time_ps) for time_ps in times]
-    yield from _head(f"{histogram.name}_bucket", histogram.help)
+    yield from _head(f"{histogram.name}_bucket", histogram.metric.help)
     names = [_float(f"{bound:g}") for bound in histogram.buckets] + ["+Inf"]
     for engine, points in of_engines:
         for column, name in enumerate(names):
@@ -210,20 +206,20 @@ def _families(
             labels = _labels(tables, engine, bucket_of)
             for stamp, count in zip(stamps, points.buckets[:, column].tolist(), strict=True):
                 yield f"{histogram.name}_bucket{labels} {count} {stamp}"
-    yield from _head(f"{histogram.name}_count", histogram.help)
+    yield from _head(f"{histogram.name}_count", histogram.metric.help)
     for engine, points in of_engines:
         labels = _labels(tables, engine)
         for stamp, count in zip(stamps, points.buckets[:, -1].tolist(), strict=True):
             yield f"{histogram.name}_count{labels} {count} {stamp}"
-    yield from _head(f"{histogram.name}_sum", histogram.help)
+    yield from _head(f"{histogram.name}_sum", histogram.metric.help)
     for engine, points in of_engines:
         labels = _labels(tables, engine)
         for stamp, total in zip(stamps, points.sums.tolist(), strict=True):
             yield f"{histogram.name}_sum{labels} {total:.12g} {stamp}"
 
 
-def _head(name: str, text: str) -> Iterator[str]:
-    yield f"# TYPE {name} unknown"
+def _head(name: str, text: str, kind: str = "unknown") -> Iterator[str]:
+    yield f"# TYPE {name} {kind}"
     yield f"# HELP {name} {text}"
 
 
@@ -232,13 +228,44 @@ def _float(name: str) -> str:
     return name if name == "+Inf" or "." in name or "e" in name else f"{name}.0"
 
 
-def _successes(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
-    finish, group = tables.ps("finish_ps"), tables.whole("group")
-    yield "# TYPE vllm:request_success counter"
-    yield "# HELP vllm:request_success Requests that finished, by reason."
+def _cached_prompts(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
+    """Counted when requests first run, whatever becomes of them."""
+    name = "prompt_tokens_cached"
+    yield from _head(full_name(name), NAMED[name].help, "counter")
+    at_ps, cached = _of_all(tables, "scheduled_ps"), _of_all(tables, "cached_tokens")
+    ran, group = at_ps >= 0, _of_all(tables, "group")
     for engine in engines:
-        mine = np.sort(finish[group == engine])
-        labels = _labels(tables, engine, ',finished_reason="length"')
-        for time_ps in times:
-            count = int(np.searchsorted(mine, time_ps, "right"))
-            yield f"vllm:request_success_total{labels} {count} {_stamp(time_ps)}"
+        mine = ran & (group == engine)
+        order = np.argsort(at_ps[mine], kind="stable")
+        totals = np.concatenate(([0], np.cumsum(cached[mine][order])))
+        moments = np.searchsorted(at_ps[mine][order], times, "right")
+        labels = _labels(tables, engine)
+        for time_ps, total in zip(times, totals[moments].tolist(), strict=True):
+            yield f"{full_name(name)}_total{labels} {total} {_stamp(time_ps)}"
+
+
+def _of_all(tables: RunTables, name: str) -> Int64:
+    """A column of all requests; -1 where it is null."""
+    return np.asarray(tables.requests.column(name).fill_null(-1).to_numpy(), dtype=np.int64)
+
+
+def _successes(tables: RunTables, engines: list[int], times: list[int]) -> Iterator[str]:
+    status = np.asarray(tables.requests.column("status").to_pylist())
+    group = _of_all(tables, "group")
+    yield from _head(full_name(SUCCESS.name), SUCCESS.help, "counter")
+    for reason, (ended_as, column) in _ENDS.items():
+        at_ps = _of_all(tables, column)
+        for engine in engines:
+            mine = np.sort(at_ps[(status == ended_as) & (group == engine)])
+            labels = _labels(tables, engine, f',finished_reason="{reason}"')
+            for time_ps in times:
+                count = int(np.searchsorted(mine, time_ps, "right"))
+                yield f"vllm:request_success_total{labels} {count} {_stamp(time_ps)}"
+
+
+_ENDS = {
+    "length": ("finished", "finish_ps"),
+    "abort": ("cancelled", "cancelled_ps"),
+    "error": ("failed", "cancelled_ps"),
+}
+"""By reason, the status of such requests and the column that says when they ended."""

@@ -175,14 +175,19 @@ def read_object(path: Path) -> dict[str, Any]:
         elif not path.parent.is_dir():
             what = "is a file and no run folder"
         raise InputError(
-            f"{path.parent} {what}; name a folder that `llmsim run --run-dir` wrote"
+            f"{path.parent} {what}; name a folder that `llmsim run --run-dir` wrote",
+            file=str(path.parent),
         ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a run folder") from None
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); name a run folder", file=str(path)
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}); write the run folder again") from None
+        raise InputError(
+            f"{path} is not JSON ({error}); write the run folder again", file=str(path)
+        ) from None
     if not isinstance(found, dict):
-        raise InputError(f"{path} holds no JSON object; write the run folder again")
+        raise InputError(f"{path} holds no JSON object; write the run folder again", file=str(path))
     return found
 
 
@@ -205,4 +210,6 @@ def _parquet(path: Path) -> "pa.Table":
             f"{path.parent} has no {path.name}; name a folder that `llmsim run --run-dir` wrote"
         ) from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); write the run folder again") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); write the run folder again", file=str(path)
+        ) from None

@@ -95,6 +95,11 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "an instance of several devices takes as long between steps as one of one device",
             "the engine profile's host.ranks_ns for synchronous scheduling",
         ),
+        "kv_reads": Term(
+            "hosts of a decode instance post reads of KV before they launch a step",
+            "reads of KV are posted in no time",
+            "the engine profile's kv_reads, from vLLM's own log lines of transfers",
+        ),
         "kv_write": Term(
             (
                 "the kernel that writes new keys and values to the cache, where a cost source has "
@@ -216,6 +221,7 @@ def engine_without(engine: EngineArgs, disabled: Sequence[str]) -> EngineArgs:
         "frontend": {"endpoint": None},
         "host_gap": {"host_gap_ps": 0},
         "host_sequence": {"host_sequence_ps": 0, "prepare_sequence_ps": 0},
+        "kv_reads": {"kv_read_ps": 0, "kv_descriptor_ps": 0},
         "launches": {
             "launch_ps": 0,
             "prepare_ps": 0,

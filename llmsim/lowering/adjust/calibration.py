@@ -95,19 +95,22 @@ def load_calibration(path: Path) -> Calibration:
     ):
         raise InputError(
             f'{path}: not a calibration file of this version (kind "{KIND}", schema '
-            f"{SCHEMA_VERSION})"
+            f"{SCHEMA_VERSION})",
+            file=str(path),
         )
     constants = data.get("constants")
     hardware = data.get("hardware")
     if not isinstance(constants, dict) or not isinstance(hardware, str):
         raise InputError(
-            f'{path}: "hardware" and "constants" must be there; `llmsim calibrate` writes both'
+            f'{path}: "hardware" and "constants" must be there; `llmsim calibrate` writes both',
+            file=str(path),
         )
     values = {name: _constant(path, name, constants) for name in LIMITS}
     unknown = sorted(constants.keys() - LIMITS.keys())
     if unknown:
         raise InputError(
-            f"{path}: constants.{unknown[0]} means nothing here; known are {', '.join(LIMITS)}"
+            f"{path}: constants.{unknown[0]} means nothing here; known are {', '.join(LIMITS)}",
+            file=str(path),
         )
     return calibration_of(hardware, str(path), values)
 
@@ -140,7 +143,7 @@ def _constant(path: Path, name: str, constants: Mapping[str, Any]) -> float | No
     number = finite(value)
     if number is None or not least <= number <= largest:
         wanted = f"it must be a number from {least:g} to {largest:g}"
-        raise InputError(f"{path}: constants.{name} is {shown(value)}; {wanted}")
+        raise InputError(f"{path}: constants.{name} is {shown(value)}; {wanted}", file=str(path))
     return number
 
 

@@ -16,7 +16,7 @@ from llmsim.core import FEATURES, Energy, RequestColumns
 from llmsim.costs import OpCost
 from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
-from llmsim.lowering.energy.prices import LOOSE, listed_price, price_of
+from llmsim.lowering.energy.prices import LOOSE, price_of_group
 from llmsim.lowering.network.mesh import on_each_node
 from llmsim.lowering.program import Placed
 from llmsim.model import Attention, Operator
@@ -25,7 +25,6 @@ from llmsim.power import (
     CostPlan,
     GroupUse,
     PowerPlan,
-    Price,
     TrafficTable,
     account,
     traffic_table,
@@ -378,17 +377,13 @@ def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:
 
 
 def _cost_plan(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> CostPlan:
-    prices = []
-    for group, lowered in zip(deployment.groups, groups, strict=True):
-        sheet = lowered.hardware
-        listed = listed_price(group.hardware) if sheet is None else price_of(sheet)
-        if group.price_per_device_hour is not None:
-            price = group.price_per_device_hour
-            listed = Price(group.hardware, 1, price, "cluster file", "cluster file")
-        prices.append(replace(listed, hardware=group.hardware, devices=group.num_devices))
+    prices = tuple(
+        price_of_group(group, lowered.hardware)
+        for group, lowered in zip(deployment.groups, groups, strict=True)
+    )
     economics = deployment.economics
     return CostPlan(
-        groups=tuple(prices),
+        groups=prices,
         nodes_usd_per_hour=float(np.sum([node.price_per_hour for node in deployment.nodes])),
         grid_g_per_kwh=economics.grid_g_per_kwh,
         electricity_price_per_kwh=economics.electricity_price_per_kwh,

@@ -3,6 +3,9 @@
 import json
 from functools import cache
 
+from msgspec.structs import replace
+
+from llmsim.config import Group
 from llmsim.config.files import input_files
 from llmsim.model.types import Hardware
 from llmsim.power.cost import Price
@@ -19,6 +22,15 @@ def price_of(sheet: Hardware) -> Price:
         source = sheet.sources.get("price_per_device_hour", sheet.source)
         return Price(sheet.name, 1, sheet.price_per_device_hour, source, DATA_SHEET)
     return listed_price(sheet.name)
+
+
+def price_of_group(group: Group, sheet: Hardware | None) -> Price:
+    """The price of each of a group's devices: the cluster file's before all others."""
+    listed = listed_price(group.hardware) if sheet is None else price_of(sheet)
+    if group.price_per_device_hour is not None:
+        price = group.price_per_device_hour
+        listed = Price(group.hardware, 1, price, "cluster file", "cluster file")
+    return replace(listed, hardware=group.hardware, devices=group.num_devices)
 
 
 def listed_price(name: str) -> Price:

@@ -66,6 +66,7 @@ def graph_rules(
     multiple: int = 1,
     *,
     prepares: bool = False,
+    posts_reads: bool = False,
 ) -> "_native.GraphRules":
     """The rules for the core.
 
@@ -92,6 +93,7 @@ def graph_rules(
         if prepares:
             rules.prepare_ps = engine.prepare_ps
             rules.prepare_sequence_ps = engine.prepare_sequence_ps
+    rules.posts_reads = posts_reads and (engine.kv_read_ps > 0 or engine.kv_descriptor_ps > 0)
     return rules
 
 

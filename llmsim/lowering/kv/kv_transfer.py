@@ -14,6 +14,7 @@ from llmsim.lowering.kv.resharding import (
     kept_tokens,
     kv_shares,
     of_several_kinds,
+    pieces_of_block,
     prefill_all_but_last_token,
 )
 from llmsim.lowering.scheduler import is_outlined
@@ -56,12 +57,15 @@ def kv_transfer_config(
                     None if one.draft is None else (one.draft.model, one.draft.layout)
                     for one in (a, b)
                 )
-                kind = (source.model_name, a.dtypes.kv, a.layout, b.layout, block_size, drafts)
+                posting = _posting(b)
+                kv = (a.dtypes.kv, a.layout, b.layout, block_size, drafts)
+                kind = (source.model_name, *kv, posting)
                 if kind not in tables:
                     tables[kind] = config.add_table(
                         list(shares_of(a, b)),
                         block_size,
                         prefill_all_but_last_token(a.model, a.engine.scheduler),
+                        posting,
                     )
                 alike[pair] = tables[kind]
             config.add_route(source.index, target.index, alike[pair])
@@ -74,9 +78,18 @@ def _kinds(lowered: Sequence["LoweredGroup"]) -> list[int]:
     found = []
     for one in lowered:
         draft = None if one.draft is None else (one.draft.model.name, one.draft.layout)
-        kv = (one.dtypes, one.layout, one.engine.block_size, one.engine.scheduler, draft)
+        engine = one.engine.scheduler, _posting(one)
+        kv = (one.dtypes, one.layout, one.engine.block_size, engine, draft)
         found.append(numbers.setdefault((one.model.name, one.model.source, *kv), len(numbers)))
     return found
+
+
+def _posting(group: "LoweredGroup") -> tuple[int, int]:
+    """What the host of a worker takes to post reads of KV: for each rank that it reads from, and
+    for each block of a layer, in ps.
+    """
+    engine, pieces = group.engine, pieces_of_block(group.model)
+    return engine.kv_read_ps, pieces * engine.kv_descriptor_ps
 
 
 def shares_of(source: "LoweredGroup", target: "LoweredGroup") -> tuple[Share, ...]:

@@ -74,6 +74,15 @@ def of_several_kinds(model: ModelConfig) -> bool:
     return model.layers_of("full") + model.layers_of("chunked") != model.num_layers
 
 
+def pieces_of_block(model: ModelConfig) -> int:
+    """Pieces of memory that a block of a layer is in: keys and values apart, or one latent, with
+    what an indexer keeps beside it (vLLM 0.24: NixlConnectorWorker.register_kv_caches).
+    """
+    if model.latent is None:
+        return 2
+    return 1 if model.indexer is None else 2
+
+
 def kept_tokens(model: ModelConfig, block_size: int) -> int:
     """Tokens that layers with a sliding window hand over, at most: its blocks and one more, as a
     window need not begin with a block (vLLM 0.24: blocks_per_sw).

@@ -381,7 +381,8 @@ def _read(path: Path, changed_ns: int) -> Family:
         return msgspec.json.decode(input_files.read_bytes(path), type=Family)
     except msgspec.DecodeError as error:
         raise InputError(
-            f"{path}: {error}; see the descriptions in {LOCATION} and docs/reference/models.md"
+            f"{path}: {error}; see the descriptions in {LOCATION} and docs/reference/models.md",
+            file=str(path),
         ) from None
 
 
@@ -392,7 +393,8 @@ def load_family(path: Path) -> Family:
         family = _read(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a readable {FAMILY_FILE}"
+            f"{path}: cannot be read ({error.strerror}); give a readable {FAMILY_FILE}",
+            file=str(path),
         ) from None
     shown_path = f"{LOCATION}/{path.name}" if path.parent == FAMILIES_DIR else str(path)
     return msgspec.structs.replace(family, path=shown_path)

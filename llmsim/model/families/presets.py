@@ -67,22 +67,26 @@ def read_object(path: Path) -> Mapping[str, Any]:
         value = json.loads(input_files.read_bytes(path).decode())
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a readable config.json"
+            f"{path}: cannot be read ({error.strerror}); give a readable config.json",
+            file=str(path),
         ) from error
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(f"{place}: {error.msg}; a config.json is one JSON object") from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: byte {error.start} is not UTF-8; a config.json is one JSON object"
+            f"{path}: byte {error.start} is not UTF-8; a config.json is one JSON object",
+            file=str(path),
         ) from error
     except (RecursionError, ValueError) as error:
         raise InputError(
-            f"{path}: a number or nesting is too large; a config.json is one JSON object"
+            f"{path}: a number or nesting is too large; a config.json is one JSON object",
+            file=str(path),
         ) from error
     if not isinstance(value, dict):
         raise InputError(
-            f"{path}: holds a JSON {type(value).__name__}; a config.json is one JSON object"
+            f"{path}: holds a JSON {type(value).__name__}; a config.json is one JSON object",
+            file=str(path),
         )
     return value
 

@@ -32,7 +32,7 @@ AfdPricer::AfdPricer(std::vector<GroupCosts*> members, AfdConfig config)
   prices_.resize(members_.size());
   drafts_.resize(members_.size());
   padded_.resize(members_.size());
-  sequences_.resize(members_.size());
+  work_.resize(members_.size());
   hop_runs_.assign(config_.hops.size(), 0);
   for (const AfdBand& band : config_.bands)
     for (const AfdLayer& layer : band.layers)
@@ -48,7 +48,7 @@ void AfdPricer::begin(std::span<const Batch* const> batches) {
   }
   for (std::size_t m = 0; attends(m); ++m) {
     const auto rows = program(m).place(batches[m]->features, 0, 0).sequences;
-    sequences_[m] = batches[m]->features.sequences;
+    work_[m] = batches[m]->host_work();
     steps_[0][m].place.sequences = rows;  // what works on sequences runs once for all lanes
     drafts_[m] = members_[m]->propose(*batches[m]);
   }
@@ -260,13 +260,13 @@ AfdPricer::Amount AfdPricer::amount(const KnownSegments& segments, const PriceKe
 }
 
 Ps AfdPricer::preparing(std::size_t member, std::int32_t stage) const {
-  const std::int64_t scheduled = attends(member) ? sequences_[member] : 0;
-  return program(member).graphs().preparing(scheduled, stage);
+  const HostWork work = attends(member) ? work_[member] : HostWork{};
+  return program(member).graphs().preparing(work, stage);
 }
 
 // Of the attention's schedulers; FFN members have none.
 Ps AfdPricer::host_gap(std::size_t member) const {
-  return attends(member) ? program(member).host_gap(sequences_[member]) : 0;
+  return attends(member) ? program(member).host_gap(work_[member].sequences) : 0;
 }
 
 void AfdPricer::fill(const StepGraph& graph, StepPrices& prices) const {

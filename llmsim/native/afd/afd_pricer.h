@@ -68,7 +68,7 @@ class AfdPricer {
   std::vector<Ps> draws_;                   // lane by lane, member by member
   std::vector<Program::StepPrice> prices_;  // by member
   std::vector<Program::StepPrice> drafts_;  // by member; of the FFN's: nothing
-  std::vector<std::int64_t> sequences_;     // by member, of its batch
+  std::vector<HostWork> work_;              // by member, of its batch
   std::vector<std::int64_t> padded_;        // by member, tokens of all lanes
   std::vector<std::int64_t> hop_runs_;      // by hop: layers that move it
   Ps ffn_busy_ = 0;

@@ -454,6 +454,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("max_queued_requests", &GroupConfig::max_queued_requests)
       .def_rw("max_queued_tokens", &GroupConfig::max_queued_tokens)
       .def_rw("api_latency_ps", &GroupConfig::api_latency)
+      .def_rw("abort_latency_ps", &GroupConfig::abort_latency)
       .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token)
       .def_rw("api_server", &GroupConfig::api_server);
 }

@@ -1,5 +1,7 @@
 // Requests that are asked while a simulation runs.
 #include "bindings/bindings.h"
+#include "bindings/tables.h"
+#include "results/tables.h"
 
 using namespace nanobind::literals;
 
@@ -23,6 +25,43 @@ nb::list gauges_of_groups(const Simulation& simulation) {
     const PoolState& pool = gauges.pool;
     rows.append(
         nb::make_tuple(gauges.running, gauges.waiting, pool.total - 1 - pool.free, pool.total - 1));
+  }
+  return rows;
+}
+
+nb::dict progress_of(const Simulation& simulation, const std::vector<RequestId>& rows) {
+  simulation.statuses(rows);  // refuses rows that do not exist
+  nb::dict columns;
+  add_columns(columns, engine_progress(simulation, rows));
+  return columns;
+}
+
+nb::dict engine_counters(const Simulation& simulation) {
+  nb::dict columns;
+  const auto add = [&](const char* name, auto value) {
+    std::vector<std::int64_t> values;
+    for (const auto& group : simulation.groups()) values.push_back(value(group->scheduler()));
+    columns[name] = to_array(std::move(values));
+  };
+  using S = const Scheduler&;
+  add("deferred", [](S s) -> std::int64_t { return s.num_deferred(); });
+  add("first_queried_tokens", [](S s) { return s.counters().first_queried_tokens; });
+  add("first_hit_tokens", [](S s) { return s.counters().first_hit_tokens; });
+  add("external_queried_tokens", [](S s) { return s.counters().external_queried_tokens; });
+  add("external_hit_tokens", [](S s) { return s.counters().external_hit_tokens; });
+  add("prompt_cached_tokens", [](S s) { return s.counters().prompt_cached_tokens; });
+  add("prompt_external_tokens", [](S s) { return s.counters().prompt_external_tokens; });
+  return columns;
+}
+
+nb::list step_tokens(const Simulation& simulation) {
+  nb::list rows;
+  for (const auto& group : simulation.groups()) {
+    nb::list steps;
+    if (group->step_tokens)
+      for (const auto& [tokens, count] : group->step_tokens->steps())
+        steps.append(nb::make_tuple(tokens, count));
+    rows.append(steps);
   }
   return rows;
 }
@@ -80,6 +119,16 @@ void bind_live(nb::class_<Simulation>& simulation) {
             return rows;
           },
           "Rows of requests that have ended; they are forgotten, and may be asked again.")
+      .def(
+          "progress", &progress_of, "rows"_a,
+          "The engine's times of these requests, their groups and counts, as the table of requests "
+          "has them.")
+      .def("engine_counters", &engine_counters,
+           "Per group: requests that wait for something else than room, and totals of tokens that "
+           "were looked up and found.")
+      .def("step_tokens", &step_tokens,
+           "Per group: pairs of the tokens of a step that gave answers, and how many steps had "
+           "them.")
       .def("gauges", &gauges_of_groups,
            "Per group: requests that run, requests that wait, KV blocks in use, and all blocks.");
 }

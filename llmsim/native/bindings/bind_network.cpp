@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "group/posted_reads.h"
 #include "kv_transfer/kv_transfer.h"
 #include "kv_transfer/outside_transfers.h"
 #include "network/shared_network.h"
@@ -76,9 +77,10 @@ void bind_kv_transfer(nb::module_& m) {
       .def(
           "add_table",
           [](KvTransferConfig& c, const std::vector<Share>& shares, std::int32_t block_size,
-             bool prefill_all_but_last_token) {
+             bool prefill_all_but_last_token, std::pair<Ps, Ps> posting_ps) {
             if (block_size < 1) throw std::invalid_argument("blocks have at least one token");
-            KvTable table{{}, block_size, prefill_all_but_last_token};
+            KvTable table{
+                {}, block_size, prefill_all_but_last_token, {posting_ps.first, posting_ps.second}};
             for (const auto& [from, to, parts] : shares) {
               KvShare& share = table.shares.emplace_back(KvShare{from, to, {}});
               for (const auto& [layers, per_token, state, tail] : parts)
@@ -88,9 +90,11 @@ void bind_kv_transfer(nb::module_& m) {
             return c.tables.size() - 1;
           },
           "shares"_a, "block_size"_a = 1, "prefill_all_but_last_token"_a = false,
+          "posting_ps"_a = std::pair<Ps, Ps>{0, 0},
           "Tuples (prefill rank, decode rank, parts) with parts (layers, bytes per token and "
-          "layer, bytes of state per "
-          "layer, blocks at the end of a prompt that are kept or 0 for all); returns its number.")
+          "layer, bytes of state per layer, blocks at the end of a prompt that are kept or 0 for "
+          "all); posting_ps is what a decode worker's host takes to post reads: for each rank that "
+          "it reads from, and for each block of a layer. Returns the table's number.")
       .def_ro("push", &KvTransferConfig::push, "Whether the prefill group writes the KV.")
       .def(
           "add_route",
@@ -100,6 +104,13 @@ void bind_kv_transfer(nb::module_& m) {
 }
 
 void bind_outside_transfers(nb::module_& m) {
+  nb::class_<PostedReads>(m, "PostedReads",
+                          "Reads of KV that the hosts of an engine's workers post before a batch.")
+      .def(nb::init<>())
+      .def("add", &PostedReads::add, "posts_ps"_a, "now_ps"_a,
+           "They are given to the hosts, along with the next batch or without one.")
+      .def("take", &PostedReads::take, "now_ps"_a,
+           "What is left of them, in ps, for the hosts of a batch that is formed then.");
   nb::class_<OutsideTransfers>(m, "OutsideTransfers",
                                "KV of prompts that moves between engines outside of a simulation.")
       .def(nb::init<KvTransferConfig, NetworkConfig>(), "config"_a, "network"_a)
@@ -107,11 +118,12 @@ void bind_outside_transfers(nb::module_& m) {
           "reserved",
           [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,
              std::int32_t tokens, std::int32_t cached, Ps now_ps) {
-            t.reserved(request, {groups.first, groups.second, 0}, tokens, cached, now_ps);
+            return t.reserved(request, {groups.first, groups.second, 0}, tokens, cached, now_ps);
           },
           "request"_a, "groups"_a, "tokens"_a, "cached"_a, "now_ps"_a,
           "A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, "
-          "then the decode group), of which it has `cached` tokens.")
+          "then the decode group), of which it has `cached` tokens; returns how long its workers "
+          "post the reads, in ps.")
       .def(
           "next_event_ps",
           [](const OutsideTransfers& t) -> std::optional<Ps> {

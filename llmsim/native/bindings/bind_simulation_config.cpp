@@ -36,6 +36,7 @@ struct PythonSchedulerConfig {
   SharedObject scheduler;
   KvCacheConfig kv;
   SpeculationConfig speculation;
+  LoraSlotsConfig lora;
 };
 
 using Pairs = std::vector<std::pair<NetworkNodeId, NetworkNodeId>>;
@@ -59,7 +60,7 @@ SchedulerMaker maker_of(const PythonSchedulerConfig* config) {
   return [config = *config](SequenceTable& sequences, RequestLog& log) {
     const nb::gil_scoped_acquire lock;
     return std::make_unique<PythonScheduler>(*config.scheduler, config.kv, config.speculation,
-                                             sequences, log);
+                                             config.lora, sequences, log);
   };
 }
 
@@ -199,13 +200,18 @@ void bind_batch_runner(nb::module_& m) {
       .def("__init__", &make_batch_runner, "config"_a, "program"_a, "expanded"_a = nb::none())
       .def(
           "run",
-          [](BatchRunner& runner, const Items& items, Ps now_ps) {
-            const StepTimes times = runner.run(batch_of(items), now_ps);
+          [](BatchRunner& runner, const Items& items, Ps now_ps, Ps known_ps,
+             std::int32_t drafts_after, Ps posting_ps) {
+            Batch batch = batch_of(items);
+            batch.drafts_after = drafts_after;
+            batch.posting = posting_ps;
+            const StepTimes times = runner.run(batch, now_ps, known_ps);
             return std::pair{times.start, times.end};
           },
-          "items"_a, "now_ps"_a,
-          "(start, end) in ps of the next step, which may start then; items as of "
-          "Program.step_ps.");
+          "items"_a, "now_ps"_a, "known_ps"_a = 0, "drafts_after"_a = 0, "posting_ps"_a = 0,
+          "(start, end) in ps of the next step, which the host has at now_ps and which may start "
+          "when its input tokens are known; items as of Program.step_ps, drafts_after are proposed "
+          "for each sequence at its end, and its hosts post reads of KV for posting_ps first.");
 }
 
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,
@@ -297,10 +303,11 @@ void bind_group_specs(nb::module_& m) {
       .def(
           "__init__",
           [](PythonSchedulerConfig* config, nb::object scheduler, const KvCacheConfig& kv,
-             const SpeculationConfig& speculation) {
-            new (config) PythonSchedulerConfig{share(std::move(scheduler)), kv, speculation};
+             const SpeculationConfig& speculation, const LoraSlotsConfig& lora) {
+            new (config) PythonSchedulerConfig{share(std::move(scheduler)), kv, speculation, lora};
           },
-          "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{});
+          "scheduler"_a, "kv"_a, "speculation"_a = SpeculationConfig{},
+          "lora"_a = LoraSlotsConfig{});
   nb::class_<GroupSpec>(m, "GroupSpec",
                         "A model serving group: its configuration, its scheduler and its program.")
       .def("__init__", &make_group_spec, "config"_a, "scheduler"_a.none(), "program"_a,

@@ -80,7 +80,7 @@ void Group::receive(RequestId request, Ps now) {
   received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
   if (api_servers_.empty())
-    return insert_by_time(inbox_, {seen, request});  // a long prompt is overtaken
+    return note_arrival(inbox_, {seen, request});  // a long prompt is overtaken
   if (is_new) log_.queued[request] = kNever;
   api_servers_[process_of(request)]->tokenize(request, sequences_[request].prompt_tokens, now);
 }
@@ -91,11 +91,11 @@ void Group::tokenized(RequestId request, Ps now) {
   const Ps seen = now + latency_of(request);
   if (log_.scheduled[request] == kNever) log_.tokenized[request] = now;
   if (log_.queued[request] == kNever) log_.queued[request] = seen;
-  insert_by_time(inbox_, {seen, request});
+  note_arrival(inbox_, {seen, request});
   const auto gone = std::ranges::find(left_early_, request);
   if (gone != left_early_.end()) {
     left_early_.erase(gone);
-    insert_by_time(aborts_, {seen, request});
+    note_arrival(aborts_, {seen, request});
   }
   wake_if_idle(now);
 }
@@ -137,7 +137,7 @@ void Group::close_api_servers(Ps now) {
     for (const RequestId request : server->close(now)) scheduler_->add(request);
   for (const RequestId request : left_early_) {
     if (log_.queued[request] == kNever) log_.queued[request] = now;
-    insert_by_time(aborts_, {now, request});
+    note_arrival(aborts_, {now, request});
   }
   left_early_.clear();
 }
@@ -147,11 +147,17 @@ void Group::stir() {
 }
 
 void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
-  stir();
   auto place = queue.end();
   while (place != queue.begin() && std::prev(place)->seen > arrival.seen) --place;
   queue.insert(place, arrival);
 }
+
+void Group::note_arrival(std::deque<Arrival>& queue, const Arrival& arrival) {
+  stir();
+  insert_by_time(queue, arrival);
+}
+
+void Group::transferred(RequestId request, Ps at) { insert_by_time(moved_, {at, request}); }
 
 void Group::drain_inbox(Ps now) {
   while (!inbox_.empty() && inbox_.front().seen <= now) {
@@ -191,7 +197,8 @@ void Group::mark_referred(std::vector<bool>& requests) const {
 void Group::abort(RequestId request, Ps now) {
   const bool reads = !api_servers_.empty() && api_servers_[process_of(request)]->tokenizes(request);
   if (reads) return left_early_.push_back(request);
-  insert_by_time(aborts_, {std::max(now + config_.api_latency, log_.queued[request]), request});
+  const Ps seen = now + config_.api_latency + config_.abort_latency;
+  note_arrival(aborts_, {std::max(seen, log_.queued[request]), request});
 }
 
 // One that the engine has not seen yet waits for the next batch, before which it is added and
@@ -452,21 +459,24 @@ void Group::hear_of_moved(Ps launched, Ps now) {
 }
 
 Ps Group::hears_until(const Slot& slot, Ps now) const {
-  return connector_ != nullptr && connector_->hears_at_output() ? now : slot.launched;
+  if (connector_ != nullptr && connector_->hears_at_output()) return now;
+  return slot.launched + slot.batch.posting;
 }
 
 void Group::report_reserved(Ps now) {
   reserved_.clear();
   connector_->take_reserved(reserved_);
   for (const Reserved& reserved : reserved_)
-    observer_->reserved(reserved.request, reserved.cached, now);
+    posted_reads_.add(observer_->reserved(reserved.request, reserved.cached, now), now);
 }
 
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    if (!idle() || moved_.empty() || others_run_) return false;
+    const bool hears =
+        idle() && !others_run_ && !moved_.empty() && moved_.front().seen <= now;
+    if (!hears) return false;
     hear_of_moved(now, now);
   }
   return true;
@@ -508,11 +518,17 @@ void Group::record_output(Ps now, const StepTimes& times, const Held& held) {
   }
 }
 
+void Group::update(const Batch& batch, std::vector<RequestId>& finished) {
+  if (step_tokens) step_tokens->ends(batch, log_);
+  scheduler_->update(batch, finished);
+  if (step_tokens) step_tokens->ended(batch, log_, sequences_);
+}
+
 void Group::complete_at_once(const Batch& batch, Ps now) {
   log_.begin_build(static_cast<std::int32_t>(output_times_.size()));
   record_output(now, {.start = now, .end = now}, {now, now, now});
   finished_.clear();
-  scheduler_->update(batch, finished_);
+  update(batch, finished_);
   outstanding_ -= static_cast<std::int32_t>(finished_.size());
   if (key_log_ != nullptr) key_log_->publish(now);
   if (schedule) schedule->completed_last(now, *scheduler_, finished_);
@@ -538,7 +554,10 @@ bool Group::build_batch(Ps now) {
       complete_at_once(slot.batch, now);
       continue;
     }
-    if (!slot.batch.empty()) return true;
+    if (!slot.batch.empty()) {
+      slot.batch.posting = posted_reads_.take(now);
+      return true;
+    }
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
     if (num_in_flight_ == 0 && !passes_together() &&
@@ -668,7 +687,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
-    scheduler_->update(slot.batch, finished);
+    update(slot.batch, finished);
     if (moves_ != nullptr) moves_->step_ended(now);
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);

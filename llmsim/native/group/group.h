@@ -14,6 +14,7 @@
 #include "group/api_server.h"
 #include "group/completion.h"
 #include "group/observers.h"
+#include "group/posted_reads.h"
 #include "kv/tiers/group_moves.h"
 #include "kv/tiers/key_log.h"
 #include "request/request_log.h"
@@ -70,6 +71,7 @@ struct GroupConfig {
                              // (Model Runner V1)
   Role role = Role::kBoth;
   Ps api_latency = 0;                    // from a request's arrival until the engine sees it
+  Ps abort_latency = 0;                  // and more of it until it learns that a client has gone
   std::int32_t max_queued_requests = 0;  // that wait; more are turned away; 0: no limit
   std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
   Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
@@ -121,8 +123,8 @@ class Group final : public Entity, public StepSink {
   void streamed(std::size_t process, const StepAnswers& answers, Ps now);
   // Processes of its API server; none where it takes no time. Each is entered into the loop.
   const std::vector<std::unique_ptr<ApiServer>>& api_servers() const { return api_servers_; }
-  // The client of a request that was received has gone; the engine learns it api_latency later, and
-  // acts on it before the next outputs or the next batch.
+  // The client of a request that was received has gone; the engine learns it api_latency and
+  // abort_latency later, and acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
 
   Outlook outlook(const Event& event) const override {
@@ -184,10 +186,11 @@ class Group final : public Entity, public StepSink {
   // Who gets its answers, and, or null, who hears of what it does before; before the first event.
   void answer_to(Completion& completion) { completion_ = &completion; }
   void observe(GroupObserver* observer) { observer_ = observer; }
-  // A request's KV has been moved. The worker looks for that when it launches a step, and its
-  // scheduler hears of it with that step's output; an idle engine hears of it at once (vLLM:
-  // KVConnectorModelRunnerMixin, EngineCore).
-  void transferred(RequestId request, Ps now) { moved_.push_back({now, request}); }
+  // A request's KV has been moved, or will have been `at` a time to come. The worker looks for that
+  // when it launches a step, behind the reads that it posts, and its scheduler hears of it with
+  // that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin,
+  // EngineCore).
+  void transferred(RequestId request, Ps at);
   // The same of KV that the tiers below hold.
   void loaded(RequestId request, Ps now) {
     log_.end_load(request, now);
@@ -274,9 +277,11 @@ class Group final : public Entity, public StepSink {
   bool report_layers();
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
-    if (!moved_.empty() && !gated_ && num_offers_ == 0) return moved_.front().seen;
-    const Ps arrival = inbox_.empty() ? kEndOfTime : inbox_.front().seen;
-    return aborts_.empty() ? arrival : std::min(arrival, aborts_.front().seen);
+    const auto first = [](const std::deque<Arrival>& queue) {
+      return queue.empty() ? kEndOfTime : queue.front().seen;
+    };
+    const bool hears = !gated_ && num_offers_ == 0;
+    return std::min({hears ? first(moved_) : kEndOfTime, first(inbox_), first(aborts_)});
   }
   std::int32_t num_waiting() const { return scheduler_->num_waiting() + num_unseen(); }
   std::int32_t num_running() const { return scheduler_->num_running(); }
@@ -338,8 +343,11 @@ class Group final : public Entity, public StepSink {
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
   std::unique_ptr<DeviceShares> shares;        // null: not recorded
+  std::unique_ptr<StepTokens> step_tokens;     // null: not recorded
 
  private:
+  // The scheduler hears of the end of a step.
+  void update(const Batch& batch, std::vector<RequestId>& finished);
   // Requests that its engine has not seen.
   std::int32_t num_unseen() const {
     std::int32_t prompts = static_cast<std::int32_t>(inbox_.size());
@@ -374,7 +382,8 @@ class Group final : public Entity, public StepSink {
   // Something has changed for it.
   void stir();
   // Behind what is seen at the same time.
-  void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
+  static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
+  void note_arrival(std::deque<Arrival>& queue, const Arrival& arrival);
   void drain_inbox(Ps now);
   void tell_load(Ps now);
   void run_next(Ps now);
@@ -451,7 +460,8 @@ class Group final : public Entity, public StepSink {
   StepEnds* step_ends_ = nullptr;
   bool paused_ = false;
   std::vector<Reserved> reserved_;  // scratch
-  std::vector<Slot> slots_;         // ring of `depth` slots, reused; of a member twice as many
+  PostedReads posted_reads_;
+  std::vector<Slot> slots_;  // ring of `depth` slots, reused; of a member twice as many
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
   // The engine's queue of batches, oldest first: whether the call gave one. Calls that give none
   // take a place, too (vLLM: EngineCore.step_with_batch_queue).

@@ -17,8 +17,9 @@ class GroupObserver {
   // The engine of group `group` has dropped a request whose client has gone.
   virtual void dropped(RequestId request, std::int32_t group, Ps now) = 0;
   // The group holds blocks for the whole prompt, of which it had the first `cached` tokens; the
-  // rest comes from elsewhere.
-  virtual void reserved(RequestId request, std::int32_t cached, Ps now) = 0;
+  // rest comes from elsewhere. Returns how long the host of each worker posts the reads of that
+  // rest, before it launches what it has been given along with them.
+  virtual Ps reserved(RequestId request, std::int32_t cached, Ps now) = 0;
   // A batch starts whose times are not known yet, as the group's step of that number; `passed` or
   // `attended` says how far it is, and `launched` when it has ended.
   virtual void begins(const Group& group, const Batch& batch, std::int64_t step, Ps now) = 0;

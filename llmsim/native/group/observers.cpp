@@ -1,5 +1,7 @@
 #include "group/observers.h"
 
+#include <algorithm>
+
 namespace llmsim {
 
 std::size_t StepRecorder::record(std::int32_t index, Ps scheduled, const Batch& batch,
@@ -27,6 +29,23 @@ void StepRecorder::timed(std::size_t row, const StepTimes& times) {
   start_ps[row] = times.start;
   end_ps[row] = times.end;
   padded_tokens[row] = static_cast<std::int32_t>(times.padded_tokens);
+}
+
+void StepTokens::ends(const Batch& batch, const RequestLog& log) {
+  emitted_.clear();
+  for (const Item& item : batch.items) emitted_.push_back(log.emitted_tokens[item.request]);
+}
+
+void StepTokens::ended(const Batch& batch, const RequestLog& log, const SequenceTable& sequences) {
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const RequestId request = batch.items[i].request;
+    const std::int32_t more = log.emitted_tokens[request] - emitted_[i];
+    tokens += more;
+    if (more > 0 && emitted_[i] == 0)
+      tokens += std::max(0, sequences[request].prompt_tokens - log.began_with(request));
+  }
+  if (tokens > 0) ++steps_[tokens];
 }
 
 void DeviceShares::record(const Batch& batch, Ps duration, std::vector<std::int32_t>& place) {

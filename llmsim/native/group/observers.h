@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -43,6 +44,21 @@ struct StepRecorder {
   std::size_t record(std::int32_t index, Ps scheduled, const Batch& batch,
                      const Scheduler& scheduler);
   void timed(std::size_t row, const StepTimes& times);
+};
+
+// Tokens of each step that gives answers, as vLLM counts them: those it gives, and of each prompt
+// that it ends all tokens that were computed.
+class StepTokens {
+ public:
+  // Before and after the scheduler hears of the step's end.
+  void ends(const Batch& batch, const RequestLog& log);
+  void ended(const Batch& batch, const RequestLog& log, const SequenceTable& sequences);
+  // How many steps had so many.
+  const std::map<std::int64_t, std::int64_t>& steps() const { return steps_; }
+
+ private:
+  std::vector<std::int32_t> emitted_;  // before the step, by item
+  std::map<std::int64_t, std::int64_t> steps_;
 };
 
 // Which request used the devices of a group for how long: every step's time, split over its batch

@@ -1,21 +1,37 @@
 #include "kv_transfer/kv_transfer.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 
 namespace llmsim {
 
+namespace {
+
 // Layers with a window keep its blocks and one more, as it need not begin with a block (vLLM:
 // blocks_per_sw).
+std::int32_t first_moved(const KvTable& table, const KvPart& part, std::int32_t needed,
+                         std::int32_t from) {
+  if (part.tail_blocks == 0) return from;
+  const auto blocks = static_cast<std::int32_t>(ceil_div(needed, table.block_size));
+  return std::max(from, (blocks - part.tail_blocks) * table.block_size);
+}
+
+// Blocks of one layer that the tokens [from, needed) are in; a state is one.
+std::int64_t moved_blocks(const KvTable& table, const KvPart& part, std::int32_t needed,
+                          std::int32_t from) {
+  if (part.bytes_per_token == 0) return 1;
+  const std::int32_t first = first_moved(table, part, needed, from) / table.block_size;
+  return ceil_div(needed, table.block_size) - first;
+}
+
+}  // namespace
+
 std::int64_t moved_bytes(const KvTable& table, const KvPart& part, std::int32_t needed,
                          std::int32_t from, std::int32_t to) {
-  std::int32_t first = from;
-  if (part.tail_blocks > 0) {
-    const auto blocks = static_cast<std::int32_t>(ceil_div(needed, table.block_size));
-    first = std::max(from, (blocks - part.tail_blocks) * table.block_size);
-  }
+  const std::int32_t first = first_moved(table, part, needed, from);
   const std::int64_t state = to == needed ? part.state_bytes : 0;
   return std::max(0, to - first) * part.bytes_per_token + state;
 }
@@ -164,8 +180,8 @@ void KvTransfers::abandon(Ps now) {
     KvTransfer& kv_transfer = kv_transfers_[at(request)];
     if (kv_transfer.prefill_group < 0 || kv_transfer.closed) continue;
     kv_transfer.closed = true;
-    if (kv_transfer.prefilled != kNever) release(request, kv_transfer.prefill_group, now);
-    if (kv_transfer.reserved != kNever) release(request, kv_transfer.decode_group, now);
+    if (kv_transfer.prefilled != kNever) release(request, kv_transfer.prefill_group, now, now);
+    if (kv_transfer.reserved != kNever) release(request, kv_transfer.decode_group, now, now);
   }
   leaving_.clear();
 }
@@ -213,7 +229,7 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
     kv_transfer.closed = true;
     prefill_.log.cancelled[request] = now;
     decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
-    release(request, kv_transfer.prefill_group, now);
+    release(request, kv_transfer.prefill_group, now, now);
     return;
   }
   if (!config_.layerwise && !kv_transfer.gave_up && !holding_)
@@ -263,13 +279,18 @@ void KvTransfers::send_message(RequestId request, Kind kind, Ps now) {
                        token(request, kind), Purpose::kKvHandover);
 }
 
-void KvTransfers::reserved(RequestId request, std::int32_t cached, Ps now) {
+// Each piece moves as soon as it has been posted, so that posting holds up the hosts alone.
+Ps KvTransfers::reserved(RequestId request, std::int32_t cached, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   kv_transfer.reserved = now;
   kv_transfer.cached = cached;
   kv_transfer.sent = std::min(
       cached, kv_transfer.needed - 1);  // the state behind the last token moves in any case
   send_message(request, Kind::kTold, now);
+  if (config_.push) return 0;
+  const Ps posts = table_of(kv_transfer).posts(kv_transfer.sent, kv_transfer.needed);
+  kv_transfer.posted = now + posts;
+  return posts;
 }
 
 void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
@@ -279,10 +300,10 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
   --kv_transfer.in_flight;
   if (kind == Kind::kForget) {
     kv_transfer.closed = true;
-    release(request, kv_transfer.prefill_group, now);
+    release(request, kv_transfer.prefill_group, now, now);
     return;
   }
-  if (kind == Kind::kKv) kv_transfer.landed = now;
+  if (kind == Kind::kKv) kv_transfer.landed = std::max(now, kv_transfer.posted);
   if (kind == Kind::kTold) {
     kv_transfer.told = now;
     if (!config_.push && !kv_transfer.decode_dropped) {
@@ -324,6 +345,21 @@ std::int64_t KvTable::bytes_of(const KvShare& share, std::int32_t from, std::int
     bytes +=
         moved_bytes(*this, part, needed, from, to) * static_cast<std::int64_t>(part.layers.size());
   return bytes;
+}
+
+Ps KvTable::posts(std::int32_t from, std::int32_t needed) const {
+  if (posting.rank == 0 && posting.block == 0) return 0;
+  std::map<std::int32_t, Ps> of_worker;
+  for (const KvShare& share : shares) {
+    std::int64_t blocks = 0;
+    for (const KvPart& part : share.parts)
+      blocks +=
+          moved_blocks(*this, part, needed, from) * static_cast<std::int64_t>(part.layers.size());
+    of_worker[share.to_rank] += posting.rank + blocks * posting.block;
+  }
+  Ps longest = 0;
+  for (const auto& [worker, posts] : of_worker) longest = std::max(longest, posts);
+  return longest;
 }
 
 std::int64_t KvTransfers::due_bytes(RequestId request) const {
@@ -461,13 +497,14 @@ void KvTransfers::end_if_done(RequestId request, Ps now) {
   const bool complete = prefilled && kv_transfer.sent >= kv_transfer.needed;
   if (!prefill_out || (!complete && !kv_transfer.decode_dropped)) return;
   kv_transfer.closed = true;
-  if (prefilled) release(request, kv_transfer.prefill_group, now);
-  release(request, kv_transfer.decode_group, now);
+  const Ps over = std::max(now, kv_transfer.posted);
+  if (prefilled) release(request, kv_transfer.prefill_group, over, now);
+  release(request, kv_transfer.decode_group, over, now);
 }
 
-void KvTransfers::release(RequestId request, std::int32_t group, Ps now) {
+void KvTransfers::release(RequestId request, std::int32_t group, Ps at, Ps now) {
   Group& holder = *groups_[static_cast<std::size_t>(group)];
-  holder.transferred(request, now);
+  holder.transferred(request, at);
   holder.wake_if_idle(now);
 }
 

@@ -42,6 +42,12 @@ struct KvShare {
   std::vector<KvPart> parts;
 };
 
+// What a worker's host takes to post reads of KV to the network, before it launches a step: for
+// each rank that it reads from, and for each block of a layer, or its state.
+struct ReadPosting {
+  Ps rank = 0, block = 0;
+};
+
 // What goes from one layout to another. Where layers keep a state instead of tokens
 // (`prefill_all_but_last_token`), the prefill group computes all but the last token of a prompt,
 // since the decode group computes that one on the state before it (vLLM 0.24's NIXL connector).
@@ -49,10 +55,13 @@ struct KvTable {
   std::vector<KvShare> shares;
   std::int32_t block_size = 1;
   bool prefill_all_but_last_token = false;
+  ReadPosting posting{};  // of the decode group's workers
 
   // What of the tokens [from, to) of `needed` ones all layers of a share move.
   std::int64_t bytes_of(const KvShare& share, std::int32_t from, std::int32_t to,
                         std::int32_t needed) const;
+  // How long the slowest worker posts the reads of the tokens [from, needed).
+  Ps posts(std::int32_t from, std::int32_t needed) const;
 };
 
 // The shares of one pair of groups: `table` is an index into KvTransferConfig::tables.
@@ -87,6 +96,7 @@ struct KvTransfer {
   bool gave_up = false, closed = false;  // closed: nothing more moves for it
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
+  Ps posted = kNever;  // all reads; the last of them lands no sooner
 
   // Everything that the decode group lacked has landed.
   bool complete() const { return closed && sent >= needed; }
@@ -147,7 +157,7 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   void dropped(RequestId request, std::int32_t group, Ps now) override;
   // The prefill group has ended the request.
   void prefilled(RequestId request, Ps now);
-  void reserved(RequestId request, std::int32_t cached, Ps now) override;
+  Ps reserved(RequestId request, std::int32_t cached, Ps now) override;
   void begins(const Group& prefill, const Batch& batch, std::int64_t step, Ps now) override;
   void passed(const Group& prefill, const Progress& progress, Ps now) override;
   void attended(const Group& prefill, std::int32_t behind, std::int32_t layer, Ps at,
@@ -222,7 +232,8 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   void each_layer(RequestId request, std::int32_t to, Move move);
   void send_message(RequestId request, Kind kind, Ps now);
   void end_if_done(RequestId request, Ps now);
-  void release(RequestId request, std::int32_t group, Ps now);
+  // The group hears that nothing moves from `at` on.
+  void release(RequestId request, std::int32_t group, Ps at, Ps now);
 
   KvTransferConfig config_;
   SharedNetwork& network_;

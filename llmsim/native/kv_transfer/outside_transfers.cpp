@@ -10,17 +10,21 @@ OutsideTransfers::OutsideTransfers(KvTransferConfig config, NetworkConfig networ
   if (config_.push) throw std::invalid_argument("KV that is pushed is moved by the groups alone");
 }
 
-void OutsideTransfers::reserved(RequestId request, const KvRoute& route, std::int32_t tokens,
-                                std::int32_t cached, Ps now) {
+Ps OutsideTransfers::reserved(RequestId request, const KvRoute& route, std::int32_t tokens,
+                              std::int32_t cached, Ps now) {
   const auto known = std::ranges::find_if(config_.routes, [&route](const KvRoute& one) {
     return one.prefill_group == route.prefill_group && one.decode_group == route.decode_group;
   });
   if (known == config_.routes.end())
     throw std::invalid_argument("no KV route leads between these groups");
-  moving_[request] = {*known, tokens, std::min(cached, tokens - 1)};
+  const std::int32_t sent = std::min(cached, tokens - 1);
+  const Ps posts = config_.tables[at(known->table)].posts(sent, tokens);
+  moving_[request] = {*known, tokens, sent};
+  moving_[request].posted = now + posts;
   start(config_.places[at(route.decode_group)][0], config_.places[at(route.prefill_group)][0], 0,
         request, now);
   network_.settle(now);
+  return posts;
 }
 
 std::vector<RequestId> OutsideTransfers::advance(Ps now) {
@@ -29,7 +33,11 @@ std::vector<RequestId> OutsideTransfers::advance(Ps now) {
     network_.advance(time);
     network_.settle(time);
   }
-  return std::exchange(complete_, {});
+  std::vector<RequestId> complete;
+  const auto later = posted_.upper_bound(now);
+  for (auto one = posted_.begin(); one != later; one = posted_.erase(one))
+    complete.push_back(one->second);
+  return complete;
 }
 
 void OutsideTransfers::start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
@@ -43,7 +51,7 @@ void OutsideTransfers::landed(TransferId, std::uint64_t token, Ps now) {
   Moving& moving = moving_.at(request);
   if (--moving.in_flight > 0) return;
   if (!moving.told) return send_all(request, moving, now);
-  complete_.push_back(request);
+  posted_.emplace(std::max(moving.posted, now), request);
   moving_.erase(request);
 }
 

@@ -1,7 +1,9 @@
 // Moves the KV of prompts between real engines, whose schedulers say when blocks are reserved.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,10 +21,14 @@ class OutsideTransfers final : private TransferOwner {
 
   // A decode group has reserved blocks for a prompt of `tokens`, of which it has `cached`.
   // Throws std::invalid_argument where no route leads there.
-  void reserved(RequestId request, const KvRoute& route, std::int32_t tokens, std::int32_t cached,
-                Ps now);
+  // Returns how long the decode group's workers post the reads.
+  Ps reserved(RequestId request, const KvRoute& route, std::int32_t tokens, std::int32_t cached,
+              Ps now);
   // When something may land; kEndOfTime: nothing moves.
-  Ps next_event() const { return network_.next_event(); }
+  Ps next_event() const {
+    const Ps posted = posted_.empty() ? kEndOfTime : posted_.begin()->first;
+    return std::min(posted, network_.next_event());
+  }
   // Time passes; returns the requests whose last byte is there by now, in the order of landing.
   std::vector<RequestId> advance(Ps now);
 
@@ -32,6 +38,7 @@ class OutsideTransfers final : private TransferOwner {
     std::int32_t tokens = 0, sent = 0;
     std::size_t in_flight = 1;  // at first the message
     bool told = false;
+    Ps posted = 0;  // all reads; the last of them lands no sooner
   };
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
   void send_all(RequestId request, Moving& moving, Ps now);
@@ -40,7 +47,7 @@ class OutsideTransfers final : private TransferOwner {
   KvTransferConfig config_;
   SharedNetwork network_;
   std::unordered_map<RequestId, Moving> moving_;
-  std::vector<RequestId> complete_;
+  std::multimap<Ps, RequestId> posted_;  // when reads have been posted whose bytes are there
 };
 
 }  // namespace llmsim

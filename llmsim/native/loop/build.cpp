@@ -49,6 +49,7 @@ Simulation::Simulation(const SimulationConfig& config)
       checks_(config.observers.check_every_step),
       horizon_(config.limits.horizon) {
   events_.set_next_look(horizon_);
+  if (live_) log_.count_sources();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& s = sequences_[static_cast<RequestId>(i)];
     s.prompt_tokens = s.num_tokens = source_->input_tokens[i];
@@ -97,6 +98,7 @@ Group& Simulation::make_group(const GroupSpec& spec) {
                                        sequences_of(config.role), log_of(config.role));
   group->use_executor(spec.make_executor(*group));
   if (spec.record_steps) group->steps = std::make_unique<StepRecorder>();
+  if (live_) group->step_tokens = std::make_unique<StepTokens>();
   if (spec.record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   enter(*group);
   for (const auto& server : group->api_servers()) enter(*server);
@@ -176,6 +178,7 @@ Simulation::Prompts& Simulation::prompts() {
   const std::size_t n = sequences_.size();
   prompts_ = std::make_unique<Prompts>(
       SequenceTable(std::vector<std::int32_t>(n, 1), sequences_.shared_content()), RequestLog(n));
+  if (live_) prompts_->log.count_sources();
   for (std::size_t i = 0; i < n; ++i) {
     const auto request = static_cast<RequestId>(i);
     prompts_->sequences[request] = sequences_[request];

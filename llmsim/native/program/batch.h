@@ -128,6 +128,12 @@ struct HostLoad {
   std::int32_t layers = 0;
 };
 
+// What the hosts of a batch's workers do before they launch it.
+struct HostWork {
+  std::int64_t sequences = 0;
+  Ps posting = 0;  // of reads of KV
+};
+
 struct Batch {
   std::vector<Item> items;  // in vLLM's order: running first, then admitted
   Features features;
@@ -135,10 +141,12 @@ struct Batch {
   std::int32_t drafts_after = 0;     // that each sequence gets at the end of this step
   HostLoad load;                     // each layer waits for its part
   Ps not_before = 0;                 // its scheduler waited for a copy until then
+  Ps posting = 0;                    // its hosts post reads of KV so long before they launch it
   // Its tokens came from another group along with KV: nothing is computed, and it ends at once.
   bool takes_no_time = false;
 
   bool empty() const { return items.empty(); }
+  HostWork host_work() const { return {features.sequences, posting}; }
   // A rank without work takes part with one token that belongs to nobody and is not sampled.
   void make_dummy() {
     clear();
@@ -152,6 +160,7 @@ struct Batch {
     drafts_after = 0;
     load = {};
     not_before = 0;
+    posting = 0;
     takes_no_time = false;
   }
 };

@@ -26,10 +26,14 @@ struct GraphRules {
   std::vector<std::array<Ps, kNumGraphModes>> host_ps;
   Ps prepare_ps = 0;           // the host's time before a stage's first launch
   Ps prepare_sequence_ps = 0;  // and before the first stage's for each sequence of the step
+  bool posts_reads = false;    // and while it posts reads of KV (HostWork::posting)
 
+  // Whether a step can take the host time before its first launch.
+  bool prepares() const { return prepare_ps > 0 || prepare_sequence_ps > 0 || posts_reads; }
   // Before the first launch of the first stage, or of a later one.
-  Ps preparing(std::int64_t sequences, std::int32_t stage = 0) const {
-    return prepare_ps + (stage == 0 ? sequences * prepare_sequence_ps : 0);
+  Ps preparing(const HostWork& work, std::int32_t stage = 0) const {
+    const Ps sequences = stage == 0 ? work.sequences * prepare_sequence_ps : 0;
+    return prepare_ps + sequences + work.posting;
   }
 
   // Of all stages together.

@@ -83,6 +83,24 @@ class RequestLog : public RequestProgress {
     if (scheduled[request] == kNever && !load_begin.empty() && load_begin[request] != kNever)
       load_end[request] = now;
   }
+  // Where its prompt comes from, as a live simulation counts it: tokens that it had when it first
+  // ran, and what it then had from below the devices.
+  void count_sources() {
+    began_with_.assign(group.size(), 0);
+    external_.assign(group.size(), 0);
+  }
+  void began_with(RequestId request, std::int32_t tokens) {
+    if (!began_with_.empty()) began_with_[request] = tokens;
+  }
+  void found_external(RequestId request, std::int32_t tokens) {
+    if (!external_.empty()) external_[request] = tokens;
+  }
+  std::int32_t began_with(RequestId request) const {
+    return began_with_.empty() ? 0 : began_with_[request];
+  }
+  std::int32_t external_tokens(RequestId request) const {
+    return external_.empty() ? 0 : external_[request];
+  }
   void preempted(RequestId request) {
     ++preemptions[request];
     preempted_at.push_back({request, building_, group[request]});
@@ -153,6 +171,7 @@ class RequestLog : public RequestProgress {
       RequestProgress::forget(request);
       drafts.forget(request);
       first_step[request] = run_first[request] = run_last[request] = -1;
+      if (!external_.empty()) began_with_[request] = external_[request] = 0;
       if (!load_begin.empty()) load_begin[request] = load_end[request] = kNever;
       if (!tokenized.empty())
         tokenized[request] = first_streamed[request] = last_streamed[request] = kNever;
@@ -188,7 +207,8 @@ class RequestLog : public RequestProgress {
       runs.push_back({request, run_first[request], run_last[request], group[request]});
   }
 
-  std::vector<bool> resumes_;  // empty where no request was ever moved
+  std::vector<std::int32_t> began_with_, external_;  // empty unless somebody counts them
+  std::vector<bool> resumes_;                        // empty where no request was ever moved
   std::int32_t output_ = 0, building_ = 0;
   Ps now_ = 0;
 };

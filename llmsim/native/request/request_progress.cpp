@@ -10,6 +10,16 @@ RequestProgress::RequestProgress(std::size_t n) {
              columns());
 }
 
+RequestProgress RequestProgress::picked(std::span<const RequestId> requests) const {
+  RequestProgress rows(requests.size());
+  const auto pick = [&](const auto& one) {
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      (rows.*one.values)[i] = (this->*one.values)[at(requests[i])];
+  };
+  std::apply([&](const auto&... one) { (pick(one), ...); }, columns());
+  return rows;
+}
+
 namespace {
 
 template <typename T>

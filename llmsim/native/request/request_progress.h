@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -61,6 +62,8 @@ struct RequestProgress {
     };
     std::apply([&](const auto&... one) { (reset(one), ...); }, columns());
   }
+  // The rows of these requests.
+  RequestProgress picked(std::span<const RequestId> requests) const;
   // Makes the row of a request whose prompt another group computed that which its client sees.
   void begin_with(const RequestProgress& prompts, RequestId request);
 };

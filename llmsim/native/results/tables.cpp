@@ -17,6 +17,15 @@ RequestProgress request_progress(const Simulation& s) {
   return progress;
 }
 
+RequestProgress engine_progress(const Simulation& s, std::span<const RequestId> requests) {
+  RequestProgress progress = s.log().picked(requests);
+  if (s.kv_transfers() == nullptr) return progress;
+  const RequestProgress prompts = s.prompt_log()->picked(requests);
+  for (RequestId row = 0; at(row) < requests.size(); ++row)
+    if (prompts.queued[at(row)] != kNever) progress.begin_with(prompts, row);
+  return progress;
+}
+
 RequestStates request_states(const Simulation& s) {
   RequestStates states;
   states.arrival_ps.resize(s.sequences().size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -62,6 +63,8 @@ struct LinkTable {
 
 // What clients see of every request, whichever groups served it.
 RequestProgress request_progress(const Simulation& simulation);
+// The same of some requests, with the engine's times where an API server takes time as well.
+RequestProgress engine_progress(const Simulation& simulation, std::span<const RequestId> requests);
 RequestStates request_states(const Simulation& simulation);
 // Requires that groups have roles.
 KvTransferTable kv_transfer_table(const Simulation& simulation);

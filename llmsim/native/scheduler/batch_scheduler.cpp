@@ -88,6 +88,7 @@ bool BatchScheduler::start(Ps now, RequestId request, std::int32_t cached, std::
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = cached;
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
+  if (kv_.below().there()) note_external(request, s, hit, recalled_, log_, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   run(request, tokens, batch);
   return true;

@@ -14,6 +14,19 @@ namespace llmsim {
 inline void note_hit(const Sequence& s, std::int64_t hit, SchedulerCounters& counters) {
   counters.prefix_queried_tokens += s.num_tokens;
   counters.prefix_hit_tokens += hit;
+  if (s.epoch > 0) return;
+  counters.first_queried_tokens += s.num_tokens;
+  counters.first_hit_tokens += hit;
+}
+
+// Counts one lookup behind the prefix cache, in which `hit` tokens were found: `external` more come
+// from below the devices, or from another group.
+inline void note_external(RequestId request, const Sequence& s, std::int64_t hit,
+                          std::int32_t external, RequestLog& log, SchedulerCounters& counters) {
+  if (s.epoch > 0) return;
+  counters.external_queried_tokens += s.num_tokens - hit;
+  counters.external_hit_tokens += external;
+  log.found_external(request, external);
 }
 
 // It runs from now on with s.num_computed tokens, `cached` of which are not computed in its group;
@@ -23,7 +36,13 @@ inline void note_start(RequestId request, const Sequence& s, Ps now, std::int32_
   if (log.scheduled[request] == kNever) {
     log.first_scheduled(request, now, cached);
     counters.started_with_tokens += s.num_computed;
-    if (!prompt_elsewhere) counters.prompt_tokens += s.prompt_tokens;
+    log.began_with(request, s.num_computed);
+    if (!prompt_elsewhere) {
+      const std::int32_t not_computed = std::min(cached, s.prompt_tokens);
+      counters.prompt_tokens += s.prompt_tokens;
+      counters.prompt_cached_tokens += not_computed;
+      counters.prompt_external_tokens += std::min(log.external_tokens(request), not_computed);
+    }
   } else if (log.resumes(request, now)) {
     counters.started_with_tokens += s.num_computed;
   }

@@ -18,10 +18,18 @@ namespace llmsim {
 
 struct SchedulerCounters {
   std::int64_t prefix_queried_tokens = 0, prefix_hit_tokens = 0;
+  // The part of both that requests looked up which had never been preempted; and what they looked
+  // up and found below the devices, or in the group that computed their prompts (vLLM's
+  // connectors).
+  std::int64_t first_queried_tokens = 0, first_hit_tokens = 0;
+  std::int64_t external_queried_tokens = 0, external_hit_tokens = 0;
   std::int64_t preemptions = 0, recomputed_tokens = 0;
   std::int64_t furthered =
       0;  // preemptions of requests that had computed more than at any preemption before
   std::int64_t prompt_tokens = 0, generation_tokens = 0;
+  // Of prompt_tokens: not computed when their requests first ran, and the part that came from below
+  // the devices.
+  std::int64_t prompt_cached_tokens = 0, prompt_external_tokens = 0;
   // Tokens that requests had when they first ran and that were not computed here; and scheduled
   // tokens that turned out not to be needed: rejected drafts, and what ran behind the last token of
   // an answer.
@@ -90,6 +98,9 @@ class Scheduler {
   virtual bool queues_empty_batches() const { return false; }
 
   virtual Gauges gauges() const = 0;
+  // Of those that wait, who waits for something else than room (vLLM's deferred requests): KV on
+  // its way, or a slot of an adapter. O(requests that wait).
+  virtual std::int32_t num_deferred() const { return gauges().parked; }
   virtual const SchedulerCounters& counters() const = 0;
   virtual Limits limits() const = 0;
   // Batches that may be in flight at once.

@@ -1,11 +1,12 @@
 #include "step/batch_runner.h"
 
+#include <algorithm>
 #include <span>
 
 namespace llmsim {
 
-StepTimes BatchRunner::run(const Batch& batch, Ps now) {
-  const StepStart start{now, now};
+StepTimes BatchRunner::run(const Batch& batch, Ps now, Ps known) {
+  const StepStart start{now, std::max(now, known)};
   if (!executor_) return chain_.run(costs_, batch, start);
   const Batch* const one = &batch;
   executor_->begin(std::span(&one, 1), start, *this);

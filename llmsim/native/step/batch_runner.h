@@ -20,8 +20,9 @@ class BatchRunner final : private StepSink {
   BatchRunner(const BatchRunner&) = delete;  // the executor refers to the costs
   BatchRunner& operator=(const BatchRunner&) = delete;
 
-  // The next step, which may start at `now`. Steps run in the order of the calls.
-  StepTimes run(const Batch& batch, Ps now);
+  // The next step, which its host has at `now`, and which may start when its input tokens are
+  // `known`. Steps run in the order of the calls.
+  StepTimes run(const Batch& batch, Ps now, Ps known);
 
  private:
   void timed(std::size_t /*member*/, const StepTimes& times, Ps /*now*/) override {

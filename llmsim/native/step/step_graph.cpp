@@ -58,8 +58,7 @@ HostNodes StepGraphBuilder::add_host(std::int32_t member, std::int32_t stages,
     return std::ranges::any_of(modes, [](Ps ps) { return ps > 0; });
   };
   HostNodes host;
-  const bool prepares = rules.prepare_ps > 0 || rules.prepare_sequence_ps > 0;
-  if (!prepares && std::ranges::none_of(rules.host_ps, takes_time)) return host;
+  if (!rules.prepares() && std::ranges::none_of(rules.host_ps, takes_time)) return host;
   std::vector<Wait> waits;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     for (const NodeRole role : {NodeRole::kPrepare, NodeRole::kLaunch}) {

@@ -192,7 +192,7 @@ Ps StepPricer::host_gap(std::size_t member) const {
 
 Ps StepPricer::preparing(std::size_t member, std::int32_t stage) const {
   const Batch& batch = *lanes_[0][member].batch;
-  return members_[member]->program().graphs().preparing(batch.features.sequences, stage);
+  return members_[member]->program().graphs().preparing(batch.host_work(), stage);
 }
 
 StepPricer::Amount StepPricer::copy(std::int32_t source, std::int64_t bytes) const {

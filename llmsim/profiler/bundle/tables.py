@@ -24,7 +24,8 @@ def written(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); what was measured so far is "
-            "kept, and the same command goes on from there"
+            "kept, and the same command goes on from there",
+            file=str(path),
         ) from None
 
 
@@ -79,6 +80,7 @@ class GrowingTable:
             raise InputError(
                 f"{self.path}:1:1: the columns are {','.join(rows[0])}, not "
                 f"{','.join(self._header)}; another "
-                "profiler wrote it: give another folder (--out-root)"
+                "profiler wrote it: give another folder (--out-root)",
+                file=str(self.path),
             )
         self.done = {tuple(row[: self._keys]) for row in rows[1:] if len(row) == len(self._header)}

@@ -1,1 +1,1 @@
-"""The verbs of `python -m profiler`: measure, serve-log, dry run."""
+"""The verbs of `python -m llmsim.profiler`: measure, serve-log, dry run."""

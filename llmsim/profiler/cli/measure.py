@@ -1,5 +1,5 @@
-"""`python -m profiler measure`: times the operators of a model on one device and writes a profile
-bundle.
+"""`python -m llmsim.profiler measure`: times the operators of a model on one device and writes a
+profile bundle.
 """
 
 from __future__ import annotations

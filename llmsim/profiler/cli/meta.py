@@ -72,13 +72,15 @@ class Meta:
             found = yaml.safe_load(self._path.read_text(encoding="utf-8")) or {}
         except (yaml.YAMLError, OSError) as error:
             raise InputError(
-                f"{self._path}: cannot be read ({error}); remove it or say --force"
+                f"{self._path}: cannot be read ({error}); remove it or say --force",
+                file=str(self._path),
             ) from None
         if not isinstance(found, dict) or found.get("fingerprint") != self.fingerprint:
             raise InputError(
                 f"{self._path}: the folder holds a measurement of another model, device or "
                 "kernel choice; give another "
-                "--out-root or --hardware, or say --force to add rows to it all the same"
+                "--out-root or --hardware, or say --force to add rows to it all the same",
+                file=str(self._path),
             )
         return found
 

@@ -1,4 +1,4 @@
-"""`python -m profiler import`: tells the format, reads it, writes a bundle, reports."""
+"""`python -m llmsim.profiler import`: tells the format, reads it, writes a bundle, reports."""
 
 from __future__ import annotations
 

@@ -167,7 +167,8 @@ def _below(folder: Path, endings: Sequence[str]) -> list[Path]:
             raise InputError(
                 f"{folder} has more than {MAX_TABLES} tables or {MAX_ENTRIES} files below it; name "
                 "the folder of the profile of one device, such as profiler/perf/H100 or "
-                "a100/meta-llama/Llama-2-7b-hf, or its files"
+                "a100/meta-llama/Llama-2-7b-hf, or its files",
+                file=str(folder),
             )
     return found
 
@@ -177,10 +178,11 @@ def open_table(path: Path) -> SourceTable:
     try:
         head = path.open("rb").read(len(LFS_MARK))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror})", file=str(path)) from None
     if head == LFS_MARK:
         raise InputError(
-            f"{path}: this is a Git LFS pointer, not the table; fetch it with `git lfs pull`"
+            f"{path}: this is a Git LFS pointer, not the table; fetch it with `git lfs pull`",
+            file=str(path),
         )
     if head[:4] == b"PAR1":
         return _parquet(path)
@@ -188,15 +190,17 @@ def open_table(path: Path) -> SourceTable:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             rows = [row for row in csv.reader(stream) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not CSV in UTF-8 ({error})") from None
+        raise InputError(f"{path}: not CSV in UTF-8 ({error})", file=str(path)) from None
     if not rows:
-        raise InputError(f"{path}: the file is empty")
+        raise InputError(f"{path}: the file is empty", file=str(path))
     header = tuple(cell.strip() for cell in rows[0])
     table = SourceTable(path, header, rows[1:], 2)
     for number, row in enumerate(rows[1:] if table.kind else (), 2):  # of others nothing is taken
         if len(row) != len(header):
             raise InputError(
-                f"{path}:{number}: the row has {len(row)} fields where the header has {len(header)}"
+                f"{path}:{number}: the row has {len(row)} fields where the header has "
+                f"{len(header)}",
+                file=str(path),
             )
     return table
 

@@ -1,5 +1,5 @@
-"""`python -m profiler serve-log`: runs a real serving engine on a trace and records what it did, as
-ground truth.
+"""`python -m llmsim.profiler serve-log`: runs a real serving engine on a trace and records what it
+did, as ground truth.
 """
 
 from __future__ import annotations
@@ -260,22 +260,34 @@ def cluster_of(options: ServeOptions, log: Log) -> dict[str, Any]:
     return {"num_nodes": 1, "link_bw": 16, "link_latency": 0, "nodes": [node]}
 
 
-def summary_of(log: Log) -> dict[str, float]:
-    """Means over requests (ms), throughput, and where the time of the steps went."""
+def _mean_latencies(log: Log) -> dict[str, float]:
+    """In ms; answers of one token have no time per token."""
     ttft = [each.tokens[0] - each.arrival for each in log.stamps]
     several = [each.tokens for each in log.stamps if len(each.tokens) > 1]
     tpot = [(tokens[-1] - tokens[0]) / (len(tokens) - 1) for tokens in several]
+    return {
+        "mean_ttft_ms": 1e3 * sum(ttft) / len(ttft),
+        "mean_tpot_ms": 1e3 * sum(tpot) / max(1, len(tpot)),
+    }
+
+
+def _host_gaps(log: Log) -> list[float]:
+    """Seconds of each step beside the model, of those whose model was timed."""
+    return [step.end - step.start - step.model_s for step in log.steps if step.model_s is not None]
+
+
+def summary_of(log: Log) -> dict[str, float]:
+    """Means over requests (ms), throughput, and where the time of the steps went."""
     first_arrival = min(each.arrival for each in log.stamps)
     span = max(each.tokens[-1] for each in log.stamps) - first_arrival
     tokens = sum(len(each.tokens) for each in log.stamps)
     found = {
-        "mean_ttft_ms": 1e3 * sum(ttft) / len(ttft),
-        "mean_tpot_ms": 1e3 * sum(tpot) / max(1, len(tpot)),
+        **_mean_latencies(log),
         "output_throughput": tokens / span if span > 0 else 0.0,
         "duration_s": span,
         "steps": len(log.steps),
     }
-    gaps = [step.end - step.start - step.model_s for step in log.steps if step.model_s is not None]
+    gaps = _host_gaps(log)
     if gaps:
         found["median_host_gap_ms"] = 1e3 * sorted(gaps)[len(gaps) // 2]
     return found

@@ -14,7 +14,9 @@ from llmsim.core import Severity, severity_of
 from llmsim.results.error_bars import between
 
 MOST_LINES = 8
-_LABEL_WIDTH = 10
+NARROW = 80
+"""Columns of the narrowest terminal that shows a headline without folding its lines."""
+_LABEL_WIDTH = 9
 _LATENCIES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
 
 
@@ -43,7 +45,7 @@ def render_headline(summary: Mapping[str, Any], *, rich_terminal: bool) -> str:
     table.add_column(overflow="fold")
     for line in lines:
         table.add_row(Text(line.label), Text(printable(line.text), style=line.style))
-    width = max(shutil.get_terminal_size().columns, 80)
+    width = max(shutil.get_terminal_size().columns, NARROW)
     stream = io.StringIO()
     Console(file=stream, force_terminal=True, highlight=False, width=width).print(table)
     return stream.getvalue()
@@ -71,12 +73,11 @@ def _served(summary: Mapping[str, Any]) -> Iterator[Line]:
         f"{_number(summary['output_throughput'])} output tok/s"
         f"{_in_brackets(summary, 'output_throughput')}"
     )
-    yield Line(
-        "Served",
-        f"{summary['completed']} of {asked} requests in {_number(summary['duration'])} s: {rates}",
-        0,
-        "bold",
-    )
+    ended = f"in {_number(summary['duration'])} s: {rates}"
+    whole = f"{summary['completed']} of {asked} requests {ended}"
+    short = f"{summary['completed']} of {asked} {ended}"
+    text = whole if _LABEL_WIDTH + 1 + len(whole) <= NARROW else short
+    yield Line("Served", text, 0, "bold")
 
 
 def _latencies(summary: Mapping[str, Any]) -> Iterator[Line]:
@@ -87,7 +88,7 @@ def _latencies(summary: Mapping[str, Any]) -> Iterator[Line]:
         ]
         mean = _number(summary[f"mean_{name}_ms"])
         real = _in_brackets(summary, f"mean_{name}_ms")
-        yield Line(label, f"{'   '.join(values)}   mean {mean:>7} ms{real}", 0, "bold")
+        yield Line(label, f"{'  '.join(values)}  mean {mean:>7} ms{real}", 0, "bold")
 
 
 def _in_brackets(summary: Mapping[str, Any], name: str) -> str:
@@ -102,8 +103,8 @@ def _sessions(summary: Mapping[str, Any]) -> Iterator[Line]:
     if sessions is None:
         return
     attft = sessions["attft_ms"]
-    shown = "   ".join(f"{name} {_number(attft[name]):>7}" for name in ("p50", "p90", "p99"))
-    yield Line("aTTFT", f"{shown}   mean {_number(attft['mean']):>7} ms", 0, "bold")
+    shown = "  ".join(f"{name} {_number(attft[name]):>7}" for name in ("p50", "p90", "p99"))
+    yield Line("aTTFT", f"{shown}  mean {_number(attft['mean']):>7} ms", 0, "bold")
 
 
 def _goodput(summary: Mapping[str, Any]) -> Iterator[Line]:

@@ -15,7 +15,8 @@ from llmsim.scheduling.conformance.cases import Case, GroupSteps, run_groups
 from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
 from llmsim.scheduling.conformance.random_cases import random_case
 from llmsim.scheduling.conformance.smallest import smallest
-from llmsim.scheduling.conformance.vllm.live import VllmScheduler, live_case
+from llmsim.scheduling.conformance.vllm.live import live_case
+from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 
 MOST_TRIALS = 60
 """Runs that make a case smaller, at most."""
@@ -80,6 +81,8 @@ def _engine() -> Iterator[None]:
     """Errors in here are vLLM's."""
     try:
         yield
+    except EngineFailureError:
+        raise
     except Exception as error:
         raise EngineFailureError(f"vLLM's scheduler ends with {words_of(error)}") from error
 

@@ -3,8 +3,10 @@
 import traceback
 from pathlib import Path
 
+from llmsim.config.errors import LlmsimError
 
-class EngineFailureError(Exception):
+
+class EngineFailureError(LlmsimError):
     """The engine's scheduler has ended with an error; its message says which."""
 
 

@@ -5,14 +5,15 @@ A recording is one JSON object per file, plain or gzip: a case (llmsim.schedulin
 and its `steps`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from llmsim import _native
+from llmsim.config.engine.profile import DEFAULT_PROFILE
 from llmsim.config.errors import InputError
 from llmsim.config.files import input_files
 from llmsim.config.files.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
@@ -162,14 +163,51 @@ def find_recordings(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def load_recording(path: Path) -> Case:
-    """One recording; raises InputError naming the file when it is not one."""
-    wanted = "a recorded schedule (.json or .json.gz)"
+def recordings_below(path: Path, engine: str) -> list[Path]:
+    """The engine's recordings in a folder and in the folders below it, or one file; InputError
+    where there is none.
+    """
+    if not path.is_dir():
+        return find_recordings([path])
+    found = [one for one in _files_below(path) if _is_of(one, engine)]
+    if not found:
+        raise InputError(f'no recorded schedule of {engine} (.json or .json.gz) below "{path}".')
+    return found
+
+
+def _files_below(folder: Path) -> list[Path]:
+    files: list[Path] = []
+    for path in input_files.entries(folder):
+        if path.is_dir():
+            files += _files_below(path)
+        elif path.name.endswith((".json", ".json.gz")):
+            files.append(path)
+    return files
+
+
+def _is_of(path: Path, engine: str) -> bool:
+    """False where the recording says that it is another engine's; what is no recording is refused
+    when it is loaded.
+    """
+    case = read_recording(path, f"a recorded schedule of {engine} (.json or .json.gz)")
+    if not isinstance(case, dict):
+        return True
+    named = case.get("engine", "vLLM" if "resolved" in case else engine)
+    return str(named).lower().startswith(engine.lower())
+
+
+def read_recording(path: Path, wanted: str) -> Any:
+    """The JSON value of a file; raises InputError that says what was wanted."""
     with opened(path) as stream:
         data = stream.read(MAX_WHOLE_BYTES + 1)
     if len(data) > MAX_WHOLE_BYTES:
         raise too_large(path)
-    case = json_value(decoded(data, path, wanted), path, wanted)
+    return json_value(decoded(data, path, wanted), path, wanted)
+
+
+def load_recording(path: Path) -> Case:
+    """One recording; raises InputError naming the file when it is not one."""
+    case = read_recording(path, "a recorded schedule (.json or .json.gz)")
     try:
         known = msgspec.convert(case, _Recorded)
     except msgspec.ValidationError as error:
@@ -181,6 +219,25 @@ def load_recording(path: Path) -> Case:
         ) from None
     _check(path, known)
     return case  # type: ignore[no-any-return]
+
+
+def recorded_verdicts(path: Path) -> Iterator[dict[str, Any]]:
+    """The releases that were recorded, then one verdict for each recording of vLLM in a folder and
+    below it, with its file.
+    """
+    cases = {one: load_recording(one) for one in recordings_below(path, "vLLM")}
+    resolved = [case["resolved"] for case in cases.values()]
+    profiles = sorted({one.get("engine_profile", DEFAULT_PROFILE) for one in resolved})
+    version = ", ".join(profile.removeprefix("vllm-") for profile in profiles)
+    yield {"version": version, "engine_profile": ", ".join(profiles), "cases": len(cases)}
+    for one, case in cases.items():
+        verdict = replay(one)
+        yield {
+            "recording": str(one),
+            "steps": verdict.steps,
+            "difference": verdict.difference,
+            "options": msgspec.json.encode(case["config"]).decode(),
+        }
 
 
 def _check(path: Path, known: _Recorded) -> None:

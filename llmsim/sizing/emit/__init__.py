@@ -68,13 +68,26 @@ def _writable(plan: Plan) -> list[str]:
     return [name for name in WRITERS if name != DYNAMO or vendor_of(plan) == NVIDIA]
 
 
+def not_written(plan: Plan) -> str:
+    """Why some of the files are not written for a plan; empty where all are."""
+    if plan.architecture == AFD:
+        return (
+            "released engines run attention and FFN on the same devices, so that no server of "
+            f"theirs starts this deployment: {CLUSTER} describes it for llmsim alone"
+        )
+    missing = [name for name in WRITERS if name not in _writable(plan)]
+    if not missing:
+        return ""
+    engine = "SGLang" if plan.runs_sglang else f"vLLM on {plan.device}"
+    return f"{', '.join(missing)} are not written for {engine}"
+
+
 def emit(plan: Plan, folder: Path, run: Sequence[str] = ()) -> list[Path]:
     """Writes all files into a folder; raises InputError where that is not possible.
 
     With `run`, the arguments of `llmsim run` beside the cluster file, a script that runs it, too.
 
-    Released engines run attention and FFN on the same devices, so that a plan that has them apart
-    is written as a cluster file alone. Manifests are for devices whose containers are known.
+    Manifests are for devices whose containers are known; `not_written` says what is left out.
     """
     from llmsim.export.files import atomic_writer, check_writable_folder
     from llmsim.export.json import json_text

@@ -12,6 +12,7 @@ from llmsim.config.errors import FailedRuns
 from llmsim.lowering import LoweringOptions
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.workers import forks
+from llmsim.sizing.workers.watch import NOBODY, Watch
 from llmsim.sizing.workers.worker import function_of, receive, send
 
 TRIES = 2
@@ -45,7 +46,8 @@ class Workers:
 
     `function` is named as `module:name`; it takes a `Bench` and a task, both of which can be
     pickled. With one job everything runs in this process, unless `apart` is set. `fresh` processes
-    answer one task each, for tasks that run a user's code. `start` starts a process.
+    answer one task each, for tasks that run a user's code. `start` starts a process; `watch` is
+    told how many tasks of a map are done.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class Workers:
         apart: bool = False,
         fresh: bool = False,
         start: "Callable[[LoweringOptions], Worker] | None" = None,
+        watch: Watch = NOBODY,
     ) -> None:
         self.jobs = jobs or os.cpu_count() or 1
         self._options = options or LoweringOptions()
         self._apart, self._fresh = apart or fresh, fresh
         self._start: Callable[[LoweringOptions], Worker] = start or _Process
         self._bench = Bench(self._options)
+        self._watch = watch
         self._closed = False
         self._idle: SimpleQueue[Worker | None] = SimpleQueue()
         self._all: list[Worker] = []
@@ -73,6 +77,12 @@ class Workers:
         """The answers in the order of the tasks, as they come; raises what a task raised, and
         FailedRuns where a process died twice.
         """
+        self._watch.begin("deployments", len(tasks))
+        for answer in self._mapped(function, tasks):
+            self._watch.done()
+            yield answer
+
+    def _mapped(self, function: str, tasks: Sequence[Any]) -> Iterator[Any]:
         if not self._apart and (self.jobs == 1 or len(tasks) <= 1):
             act: Callable[[Bench, Any], Any] = function_of(function)
             for task in tasks:

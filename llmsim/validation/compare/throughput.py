@@ -37,7 +37,9 @@ def read_series(path: Path) -> Floats:
     """
     lines = file_text(path, f"a table with the columns {' and '.join(HEADER)}").split("\n")
     if not lines or tuple(lines[0].split()) != HEADER:
-        raise InputError(f'{path}:1:1: the first line must be "{HEADER[0]}<TAB>{HEADER[1]}"')
+        raise InputError(
+            f'{path}:1:1: the first line must be "{HEADER[0]}<TAB>{HEADER[1]}"', file=str(path)
+        )
     found: dict[int, float] = {}
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
@@ -46,12 +48,14 @@ def read_series(path: Path) -> Floats:
             second, tokens = (float(cell) for cell in line.split())
         except ValueError:
             raise InputError(
-                f"{path}:{number}:1: {quoted(line)} is not a time in seconds and a throughput"
+                f"{path}:{number}:1: {quoted(line)} is not a time in seconds and a throughput",
+                file=str(path),
             ) from None
         if not 0 <= second < MAX_SECONDS or second != int(second) or not 0 <= tokens < float("inf"):
             raise InputError(
                 f"{path}:{number}:1: {quoted(line.strip())}; whole seconds and tokens that are "
-                "not negative"
+                "not negative",
+                file=str(path),
             )
         found[int(second)] = tokens
     series = np.zeros(max(found, default=0) + 1)

@@ -2,63 +2,30 @@
 machine fitted.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.config.files.reading import finite, shown
 from llmsim.exact import exact_sum
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.compare.compare import Value
 from llmsim.validation.compare.mismatch import LATENCIES, gross_differences
 from llmsim.validation.fit.calibrate import AXES, MOST_OTHER_WORK, check_constant
 from llmsim.validation.fit.golden_section import minimise
-from llmsim.validation.logs.files import text_of
+from llmsim.validation.logs.means_readers import Means
 from llmsim.validation.logs.recording import Finding, Float64, Recording
 
-TIMES: Mapping[str, str] = MappingProxyType(
-    {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
-)
-"""Our name of a time -> its name in the result of vLLM's benchmark."""
-STATISTICS: Mapping[str, str] = MappingProxyType(
-    {"mean": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
-)
-AIPERF: Mapping[str, str] = MappingProxyType(
-    {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "latency": "request_latency"}
-)
-"""aiperf's inter-token latency is that of a request: (latency - TTFT) / (tokens - 1), which vLLM
-calls TPOT.
-"""
-COUNTS = ("completed", "total_input_tokens", "total_output_tokens")
 FITTED_ON = ("mean_tpot", "mean_latency", "output_throughput")
 """What a constant is fitted on: the first of them that was published. TTFT follows: it is chaotic
 where nothing queues, and the throughput of a run that keeps up is its arrivals'.
 """
 MOST_LEFT_PERCENT = 1.0
 """Error of the fitted figure above which its constant explains nothing."""
-LARGEST = 1e18
-"""No figure of a run is larger, in any of the units."""
-_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 SimulateMeans = Callable[[Calibration | None], Recording]
-
-
-@dataclass(frozen=True)
-class Means:
-    """What was published of a run: `values` by our names (mean_ttft, p99_tpot, ...; seconds, tokens
-    per second).
-    """
-
-    source: str
-    kind: str
-    values: Mapping[str, float]
-    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -91,72 +58,6 @@ class MeansFit:
     unfitted: MeansComparison
     fitted: MeansComparison
     findings: tuple[Finding, ...]
-
-
-def read_means(path: Path) -> Means | None:
-    """The result of `vllm bench serve --save-result`, of `llmsim run --json`, or aiperf's summary;
-    None: another file.
-
-    A file with single requests is no table of means: `read_recording` reads it. Raises InputError
-    for a number that is none.
-    """
-    try:
-        data = json.loads(text_of(path, "a table of means is JSON")) if path.is_file() else None
-    except (InputError, ValueError, RecursionError):
-        return None
-    if not isinstance(data, dict) or data.get("ttfts"):
-        return None
-    if isinstance(data.get("time_to_first_token"), dict):
-        return _aiperf(path, data)
-    if not {f"mean_{name}_ms" for name in TIMES.values()} & data.keys():
-        return None
-    values = {
-        f"{ours}_{name}": _number(path, key, data[key]) / 1e3
-        for name, theirs in TIMES.items()
-        for ours, word in STATISTICS.items()
-        if data.get(key := f"{word}_{theirs}_ms") is not None
-    }
-    for ours, theirs in (("output_throughput", "output_throughput"), ("makespan", "duration")):
-        if data.get(theirs) is not None:
-            values[ours] = _number(path, theirs, data[theirs])
-    counts = {
-        name: int(_number(path, name, data[name])) for name in COUNTS if data.get(name) is not None
-    }
-    return Means(str(path), "published means", values, counts)
-
-
-def _aiperf(path: Path, data: Mapping[str, Any]) -> Means:
-    values = {}
-    for name, key in AIPERF.items():
-        metric = data.get(key)
-        if not isinstance(metric, dict):
-            continue
-        unit = _UNITS.get(str(metric.get("unit")))
-        if unit is None:
-            raise InputError(
-                f'{path}: {key}.unit is "{metric.get("unit")}"; it may be {", ".join(_UNITS)}'
-            )
-        for ours in STATISTICS:
-            theirs = "avg" if ours == "mean" else ours
-            if metric.get(theirs) is not None:
-                values[f"{ours}_{name}"] = _number(path, f"{key}.{theirs}", metric[theirs]) * unit
-    rate = data.get("output_token_throughput")
-    if isinstance(rate, dict) and rate.get("avg") is not None:
-        values["output_throughput"] = _number(path, "output_token_throughput.avg", rate["avg"])
-    count = data.get("request_count")
-    counts = {}
-    if isinstance(count, dict) and count.get("avg") is not None:
-        counts["completed"] = int(_number(path, "request_count.avg", count["avg"]))
-    return Means(str(path), "aiperf summary", values, counts)
-
-
-def _number(path: Path, name: str, value: Any) -> float:
-    number = finite(value)
-    if number is None or not 0 <= number <= LARGEST:
-        raise InputError(
-            f"{path}: {name} is {shown(value)}; it must be a number from 0 to {LARGEST:g}"
-        )
-    return number
 
 
 def compare_means(means: Means, simulated: Recording) -> MeansComparison:

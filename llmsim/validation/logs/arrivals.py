@@ -27,7 +27,8 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
     recording = read_recording(log)
     if not recording.has_arrivals:
         raise InputError(
-            f"{log}: it has no arrival times; run without --arrivals, as the trace says"
+            f"{log}: it has no arrival times; run without --arrivals, as the trace says",
+            file=str(log),
         )
     if bool((workload.arrival_ps < 0).any()):
         raise InputError(
@@ -44,7 +45,8 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
         raise InputError(
             f'{log}: it has no request "{missing}" of {workload.source}{failed}; give the log of '
             "this trace, or the "
-            "part of the trace that was run (--num-reqs for its first lines)"
+            "part of the trace that was run (--num-reqs for its first lines)",
+            file=str(log),
         )
     chosen = np.array(rows, dtype=np.int64)
     given = recording.input_tokens[chosen]
@@ -53,13 +55,15 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
         raise InputError(
             f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but '
             f"{int(workload.input_tokens[row])} in "
-            f"{workload.source}; give the log of this trace"
+            f"{workload.source}; give the log of this trace",
+            file=str(log),
         )
     span_s = float(np.ptp(recording.arrival_s[chosen]))
     if not span_s * NS_PER_S <= MAX_TIME_NS:
         raise InputError(
             f"{log}: its arrivals span {span_s:g} s, but a run can last "
-            f"{MAX_TIME_NS / NS_PER_S:g} s (53 days)"
+            f"{MAX_TIME_NS / NS_PER_S:g} s (53 days)",
+            file=str(log),
         )
     arrival_ns = np.round(
         (recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * NS_PER_S

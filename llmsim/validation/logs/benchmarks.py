@@ -29,7 +29,8 @@ def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
     if not isinstance(benchmarks, list) or len(benchmarks) != 1:
         found = len(benchmarks) if isinstance(benchmarks, list) else "no list of"
         raise InputError(
-            f"{path}: it holds {found} benchmarks; give a report of one, such as that of one rate"
+            f"{path}: it holds {found} benchmarks; give a report of one, such as that of one rate",
+            file=str(path),
         )
     requests = _object(f"{path}: benchmarks[0].requests", benchmarks[0], "requests")
     rows, where = requests.get("successful"), f"{path}: benchmarks[0].requests.successful"
@@ -66,7 +67,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
         if isinstance(row, dict) and not row.get("error") and row.get("info")
     ]
     if not good:
-        raise InputError(f"{path}: none of its {len(rows)} requests succeeded")
+        raise InputError(f"{path}: none of its {len(rows)} requests succeeded", file=str(path))
     start, end, first, gaps, inputs, outputs = [], [], [], [], [], []
     for number, row in good:
         where = f"{path}: [{number}]"

@@ -12,7 +12,9 @@ def text_of(path: Path, expected: str) -> str:
     `expected`.
     """
     if not path.exists():
-        raise InputError(f"{path}: cannot be read (No such file or directory); {expected}")
+        raise InputError(
+            f"{path}: cannot be read (No such file or directory); {expected}", file=str(path)
+        )
     with opened(path) as stream:
         data = stream.read(MAX_WHOLE_BYTES + 1)
     if len(data) > MAX_WHOLE_BYTES:

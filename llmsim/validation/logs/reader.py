@@ -62,7 +62,8 @@ def _log_in(folder: Path) -> Path:
             return folder / name
     raise InputError(
         f"{folder}: a folder without requests.parquet is no run folder; `llmsim run --run-dir` "
-        f"writes one; of other tools it may hold {' or '.join(FILES_IN_FOLDERS[1:])}"
+        f"writes one; of other tools it may hold {' or '.join(FILES_IN_FOLDERS[1:])}",
+        file=str(folder),
     )
 
 
@@ -77,17 +78,18 @@ def _starts_with(path: Path, magic: bytes) -> bool:
 def _read_text(path: Path, text: str) -> Recording:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
-        raise InputError(f"{path}: the file is empty; it may be {KINDS}")
+        raise InputError(f"{path}: the file is empty; it may be {KINDS}", file=str(path))
     if text.lstrip().startswith("["):
         records = _records(text)
         if records:
             return read_inference_perf(path, records)
-        raise InputError(f"{path}: a JSON list is no known log; it may be {KINDS}")
+        raise InputError(f"{path}: a JSON list is no known log; it may be {KINDS}", file=str(path))
     if not text.lstrip().startswith("{"):
         number, header = lines[0]
         if "," not in header or header.lstrip().startswith("//"):  # no CSV: a file with comments
             raise InputError(
-                f"{path}:{number}: the first line is no header of a known log; it may be {KINDS}"
+                f"{path}:{number}: the first line is no header of a known log; it may be {KINDS}",
+                file=str(path),
             )
         return read_csv(path, text)
     whole = _whole(text)
@@ -98,7 +100,8 @@ def _read_text(path: Path, text: str) -> Recording:
     if set(WHOLE_FILES) & set(first):
         raise InputError(
             f"{path}: it holds {len(rows)} results (--append-result); give the one of this run "
-            "alone"
+            "alone",
+            file=str(path),
         )
     if "metadata" in first and "metrics" in first:
         return read_aiperf(path, rows)
@@ -106,7 +109,8 @@ def _read_text(path: Path, text: str) -> Recording:
         return read_engine_log(path, rows)
     raise InputError(
         f"{path}:{rows[0][0]}: the keys {', '.join(sorted(first)[:8])} are of no known log; it "
-        f"may be {KINDS}"
+        f"may be {KINDS}",
+        file=str(path),
     )
 
 
@@ -117,17 +121,21 @@ def _read_whole(path: Path, data: dict[str, Any]) -> Recording:
     if "time_to_first_token" in data and "ttfts" not in data:
         raise InputError(
             f"{path}: aiperf's summary has no single requests; give profile_export.jsonl, which "
-            "lies beside it"
+            "lies beside it",
+            file=str(path),
         )
     if "experiments" in data and "ttfts" not in data:
         raise InputError(
             f"{path}: genai-perf's profile_export.json has no token counts; give "
             "profile_export_genai_perf.json, which "
-            "lies beside it and has the means, or use aiperf, whose records have them"
+            "lies beside it and has the means, or use aiperf, whose records have them",
+            file=str(path),
         )
     if "ttfts" not in data and not set(WHOLE_FILES) & set(data):
         raise InputError(
-            f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be {KINDS}"
+            f"{path}: the keys {', '.join(sorted(data)[:8])} are of no known log; it may be "
+            f"{KINDS}",
+            file=str(path),
         )
     return read_bench(path, data)
 
@@ -154,5 +162,7 @@ def _records(text: str) -> list[Any]:
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     value = json_value(line, path, "one request in every line", line=number)
     if not isinstance(value, dict):
-        raise InputError(f"{path}:{number}: a line must be a JSON object, one request")
+        raise InputError(
+            f"{path}:{number}: a line must be a JSON object, one request", file=str(path)
+        )
     return value

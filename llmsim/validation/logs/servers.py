@@ -47,7 +47,9 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
         if all(row.get(name, 0) is not None for name in _STAMPS[2:])
     ]
     if not good:
-        raise InputError(f"{path}: none of its {len(rows)} requests has a first and a last token")
+        raise InputError(
+            f"{path}: none of its {len(rows)} requests has a first and a last token", file=str(path)
+        )
     failed, rows = failed_findings(len(rows) - len(good), len(rows)), good
     stamps = {
         name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS
@@ -107,7 +109,8 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
     if not good:
         raise InputError(
-            f"{path}: none of its {count} requests succeeded; there is nothing to compare"
+            f"{path}: none of its {count} requests succeeded; there is nothing to compare",
+            file=str(path),
         )
     ttft = _seconds(path, data, "ttfts", good)
     gaps = [_gaps(path, row, itls[row]) for row in good]
@@ -155,13 +158,15 @@ def _bench_requests(path: Path, data: dict[str, Any]) -> int:
         if not isinstance(data.get(name), list):
             raise InputError(
                 f'{path}: there is no list "{name}"; run the benchmark with --save-result '
-                "--save-detailed, or compare its means: llmsim validate RESULT.json RUN_DIR"
+                "--save-detailed, or compare its means: llmsim validate RESULT.json RUN_DIR",
+                file=str(path),
             )
     count, lengths = len(data["ttfts"]), len(data["output_lens"])
     if lengths != count:
         raise InputError(
             f'{path}: "output_lens" has {lengths} entries and "ttfts" {count}; both need one per '
-            "request"
+            "request",
+            file=str(path),
         )
     return count
 
@@ -181,7 +186,8 @@ def _list(path: Path, data: dict[str, Any], name: str, count: int) -> list[Any] 
         return None
     if not isinstance(values, list) or len(values) != count:
         raise InputError(
-            f'{path}: "{name}" must be a list as long as "ttfts", which has {count} entries'
+            f'{path}: "{name}" must be a list as long as "ttfts", which has {count} entries',
+            file=str(path),
         )
     return values
 
@@ -225,7 +231,8 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         ):
             raise InputError(
                 f"{path}:{line}: metadata and metrics must be objects, as in aiperf's "
-                "profile_export.jsonl"
+                "profile_export.jsonl",
+                file=str(path),
             )
     measured = [
         (line, row)
@@ -234,7 +241,10 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
     ]
     good = [(line, row) for line, row in measured if not row.get("error") and row.get("metrics")]
     if not good:
-        raise InputError(f"{path}: none of its {len(rows)} records is of a request that succeeded")
+        raise InputError(
+            f"{path}: none of its {len(rows)} records is of a request that succeeded",
+            file=str(path),
+        )
     start = (
         np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good])
         / 1e9
@@ -271,7 +281,9 @@ def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
         if not chunk:
             continue
         if not isinstance(chunk, dict) or not isinstance(chunk.get("value"), list):
-            raise InputError(f"{path}:{line}: metrics.inter_chunk_latency has no list of values")
+            raise InputError(
+                f"{path}:{line}: metrics.inter_chunk_latency has no list of values", file=str(path)
+            )
         values = [
             finite_number(f"{path}:{line}: metrics.inter_chunk_latency", value)
             for value in chunk["value"]
@@ -287,7 +299,8 @@ def _metric(path: Path, rows: Rows, name: str) -> Float64:
         metric = row["metrics"].get(name)
         if not isinstance(metric, dict):
             raise InputError(
-                f"{path}:{line}: metrics.{name} is missing; run aiperf with --streaming"
+                f"{path}:{line}: metrics.{name} is missing; run aiperf with --streaming",
+                file=str(path),
             )
         values.append(_number(path, line, metric, "value") * _unit(path, line, metric))
     return np.array(values)
@@ -297,7 +310,8 @@ def _unit(path: Path, line: int, metric: dict[str, Any]) -> float:
     unit = metric.get("unit")
     if not isinstance(unit, str) or unit not in _UNITS:
         raise InputError(
-            f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}'
+            f'{path}:{line}: the unit "{unit}" is not known; it may be {", ".join(_UNITS)}',
+            file=str(path),
         )
     return _UNITS[unit]
 
@@ -311,7 +325,7 @@ def _tokens(
         metric = row["metrics"].get(name)
         value = metric.get("value") if isinstance(metric, dict) else metric
         if value is None and needed:
-            raise InputError(f"{path}:{line}: metrics.{name} is missing")
+            raise InputError(f"{path}:{line}: metrics.{name} is missing", file=str(path))
         counts.append(
             UNKNOWN if value is None else count_of(f"{path}:{line}: metrics.{name}", value)
         )
@@ -333,7 +347,7 @@ def failed_findings(failed: int, total: int) -> list[Finding]:
 
 def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
     if name not in row:
-        raise InputError(f"{path}:{line}: {name} is missing; it must be a number")
+        raise InputError(f"{path}:{line}: {name} is missing; it must be a number", file=str(path))
     return finite_number(f"{path}:{line}: {name}", row.get(name))
 
 

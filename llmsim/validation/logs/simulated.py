@@ -60,21 +60,26 @@ def _csv_rows(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[st
         if missing:
             raise InputError(
                 f'{path}:1: there is no column "{missing[0]}"; the columns must be '
-                f"{', '.join(COLUMNS)}"
+                f"{', '.join(COLUMNS)}",
+                file=str(path),
             )
         rows = [(reader.line_num, row) for row in reader if row]
     except csv.Error as error:
         raise InputError(
-            f"{path}:{reader.line_num}: not valid CSV ({error}); quote values that hold commas"
+            f"{path}:{reader.line_num}: not valid CSV ({error}); quote values that hold commas",
+            file=str(path),
         ) from None
     finally:
         csv.field_size_limit(limit_before)
     if not rows:
-        raise InputError(f"{path}: no request finished; there is nothing to compare")
+        raise InputError(
+            f"{path}: no request finished; there is nothing to compare", file=str(path)
+        )
     for line, row in rows:
         if len(row) < len(header):
             raise InputError(
-                f"{path}:{line}: {len(row)} fields, but the header names {len(header)}"
+                f"{path}:{line}: {len(row)} fields, but the header names {len(header)}",
+                file=str(path),
             )
     return header, rows
 
@@ -87,7 +92,8 @@ def _whole(path: Path, line: int, name: str, cell: str) -> int:
         number = LARGEST_NS + 1
     if not -LARGEST_NS <= number <= LARGEST_NS:
         raise InputError(
-            f"{path}:{line}: {name} is {quoted(cell)}; it must be a number from 0 to {LARGEST_NS}"
+            f"{path}:{line}: {name} is {quoted(cell)}; it must be a number from 0 to {LARGEST_NS}",
+            file=str(path),
         )
     return number
 
@@ -110,7 +116,8 @@ def _gaps(path: Path, line: int, cell: str) -> list[float]:
     gaps = [finite(one) for one in values] if isinstance(values, list) else [None]
     if any(gap is None or abs(gap) > LARGEST_NS for gap in gaps):
         raise InputError(
-            f"{path}:{line}: ITL is {quoted(cell)}; it must be a list of numbers of ns"
+            f"{path}:{line}: ITL is {quoted(cell)}; it must be a list of numbers of ns",
+            file=str(path),
         )
     return gaps  # type: ignore[return-value]  # none is missing
 
@@ -140,12 +147,15 @@ def read_parquet(path: Path) -> Recording:
         )  # a damaged table would end the process where its values are taken
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
-        raise InputError(f"{path}: not a Parquet file that can be read ({said})") from None
+        raise InputError(
+            f"{path}: not a Parquet file that can be read ({said})", file=str(path)
+        ) from None
     missing = [name for name in _NEEDED if name not in table.column_names]
     if missing:
         raise InputError(
             f'{path}: there is no column "{missing[0]}"; it must be the requests.parquet of a '
-            "run folder"
+            "run folder",
+            file=str(path),
         )
     done = np.array(
         [status == "finished" for status in table["status"].to_pylist()], dtype=np.bool_
@@ -153,7 +163,9 @@ def read_parquet(path: Path) -> Recording:
     unfinished = int(len(done) - done.sum())
     table = table.filter(pa.array(done))
     if table.num_rows == 0:
-        raise InputError(f"{path}: no request finished; there is nothing to compare")
+        raise InputError(
+            f"{path}: no request finished; there is nothing to compare", file=str(path)
+        )
     arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
     findings = []
     if unfinished:
@@ -182,12 +194,14 @@ def _integers(path: Path, table: Any, name: str) -> "np.ndarray[Any, np.dtype[np
     column = table[name]
     if not pa.types.is_integer(column.type) or column.null_count:
         raise InputError(
-            f"{path}: {name} must be whole numbers in every row, but holds {column.type} or gaps"
+            f"{path}: {name} must be whole numbers in every row, but holds {column.type} or gaps",
+            file=str(path),
         )
     values = column.to_numpy().astype(np.float64)
     if float(np.abs(values).max()) > LARGEST_NS:
         raise InputError(
-            f"{path}: {name} holds {values[np.abs(values).argmax()]:g}, more than any clock says"
+            f"{path}: {name} holds {values[np.abs(values).argmax()]:g}, more than any clock says",
+            file=str(path),
         )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -200,7 +214,8 @@ def _stored_gaps(path: Path, table: Any) -> "np.ndarray[Any, np.dtype[np.float64
     wanted = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if not wanted or not pa.types.is_integer(column.type.value_type):
         raise InputError(
-            f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps"
+            f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps",
+            file=str(path),
         )
     gaps = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(gaps, dtype=np.float64) / PS_PER_S

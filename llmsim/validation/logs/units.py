@@ -26,7 +26,8 @@ def check_clocks(path: Path, stamps: Mapping[str, Float64]) -> None:
     if largest >= LATEST_EPOCH_S:
         raise InputError(
             f"{path}: arrival_time is {largest:.6g}; it must be in seconds, this looks like ms, "
-            "us or ns"
+            "us or ns",
+            file=str(path),
         )
     arrivals = float(np.ptp(stamps["arrival_time"]))
     for name in ("queued_ts", "first_token_ts", "last_token_ts"):
@@ -36,7 +37,8 @@ def check_clocks(path: Path, stamps: Mapping[str, Float64]) -> None:
         if slow or fast:
             raise InputError(
                 f"{path}: {name} spans {span:.6g} and arrival_time {arrivals:.6g}; both must be "
-                "in seconds"
+                "in seconds",
+                file=str(path),
             )
 
 

@@ -78,16 +78,21 @@ def detect(path: str, head: Head) -> str:
         raise InputError(f"{path}: the trace is empty", file=str(path))
     for keys, what in NO_TRACES.items():
         if head.has(*keys):
-            raise InputError(f"{path}:1:1: {what}")
+            raise InputError(f"{path}:1:1: {what}", file=str(path))
     if head.shown.startswith("//") or head.has("nodes", "link_bw"):
-        raise InputError(f"{path}:1:1: a cluster file, as --cluster-config takes it, and no trace")
+        raise InputError(
+            f"{path}:1:1: a cluster file, as --cluster-config takes it, and no trace",
+            file=str(path),
+        )
     if head.kind == "array" and head.first and _known_line(head.first):
         raise InputError(
-            f"{path}:1:1: the requests are one JSON array; write each of them as a line of its own"
+            f"{path}:1:1: the requests are one JSON array; write each of them as a line of its own",
+            file=str(path),
         )
     if ";" in head.shown and head.kind == "":
         raise InputError(
-            f'{path}:1:1: the columns are separated by ";" ({head.shown}); a trace has commas'
+            f'{path}:1:1: the columns are separated by ";" ({head.shown}); a trace has commas',
+            file=str(path),
         )
     named = "; 'trace:FILE,columns=ARRIVAL|PROMPT|ANSWER', in quotes, names them"
     listed = ", ".join(head.columns or paths_of(head.first or {}))
@@ -98,7 +103,8 @@ def detect(path: str, head: Head) -> str:
     raise InputError(
         f'{path}:1:1: not a trace that is known: it begins with "{head.shown}"{columns}; the '
         "simplest has lines such "
-        f"as {simplest}; known: {', '.join(FORMATS)} (docs/reference/traces.md)"
+        f"as {simplest}; known: {', '.join(FORMATS)} (docs/reference/traces.md)",
+        file=str(path),
     )
 
 
@@ -153,7 +159,8 @@ def read_trace(
         if name not in OWN_NAMES and getattr(options, option) is not None:
             raise InputError(
                 f'{path}: "{option}" is for a CSV or JSON Lines with names of its own, but this is '
-                f"read as {name}; format={_own(head)} reads it as such"
+                f"read as {name}; format={_own(head)} reads it as such",
+                file=str(path),
             )
     if name == "llmservingsim":
         from llmsim.workload.jsonl import load_trace

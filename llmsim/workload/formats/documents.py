@@ -156,4 +156,6 @@ class _Text:
         return self._more()
 
     def refusal(self, problem: str) -> InputError:
-        return InputError(f"{self._path}:{self.line}:{self.column}: {problem}")
+        return InputError(
+            f"{self._path}:{self.line}:{self.column}: {problem}", file=str(self._path)
+        )

@@ -49,7 +49,7 @@ def head_of(path: Path) -> Head:
 
             return Head(kind, columns=stored_columns(str(path), kind))
     if data.startswith(_UTF_16):
-        raise InputError(f"{path}: the text is UTF-16; save it as UTF-8")
+        raise InputError(f"{path}: the text is UTF-16; save it as UTF-8", file=str(path))
     line = data.split(b"\n", 1)[0]
     shown = line[:60].decode("utf-8", "replace").rstrip()
     if data[:1] == b"{":

@@ -60,7 +60,9 @@ class _Faults:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         if isinstance(error, ImportError):
-            raise InputError(f"{self._path}: reading Parquet needs pyarrow") from None
+            raise InputError(
+                f"{self._path}: reading Parquet needs pyarrow", file=str(self._path)
+            ) from None
         # What pyarrow finds wrong inside a file is an OSError without a number, a name that is not
         # UTF-8, or its own.
         inside = isinstance(error, UnicodeDecodeError) or (
@@ -68,4 +70,6 @@ class _Faults:
         )
         if error is not None and (inside or type(error).__module__.startswith("pyarrow")):
             said = " ".join(str(error).split())
-            raise InputError(f"{self._path}: not readable as {self._kind} ({said})") from None
+            raise InputError(
+                f"{self._path}: not readable as {self._kind} ({said})", file=str(self._path)
+            ) from None

@@ -108,10 +108,11 @@ def _line_error(path: str, number: int, line: bytes, error: Exception) -> InputE
         line.decode("utf-8")
     except UnicodeDecodeError as bad:
         return InputError(
-            f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text"
+            f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text",
+            file=str(path),
         )
     if isinstance(error, RecursionError):
-        return InputError(f"{path}:{number}:1: nested too deeply for a trace")
+        return InputError(f"{path}:{number}:1: nested too deeply for a trace", file=str(path))
     return json_error(path, number, line, error)
 
 
@@ -128,7 +129,7 @@ def json_error(path: str, number: int, text: bytes, error: Exception) -> InputEr
             offset - (text.rfind(b"\n", 0, offset) + 1) + 1,
         )
         reason = said.removeprefix("JSON is malformed: ").split(" (byte")[0]
-        return InputError(f"{path}:{line}:{column}: not valid JSON: {reason}")
+        return InputError(f"{path}:{line}:{column}: not valid JSON: {reason}", file=str(path))
     found = _PATH.search(said)
     field = found[1] if found else ""
     key = re.findall(r"[A-Za-z_ ][\w ]*", field)[-1:] or re.findall(r"field `([^`]*)`", said)
@@ -256,7 +257,8 @@ def _lines(path: str, stream: Any) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError as bad:
             raise InputError(
-                f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text"
+                f"{path}:{number}:{bad.start + 1}: byte 0x{line[bad.start]:02x} is not UTF-8 text",
+                file=str(path),
             ) from None
 
 

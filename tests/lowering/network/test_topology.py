@@ -12,7 +12,8 @@ from llmsim.config.errors import InputError
 from llmsim.core import Results
 from llmsim.lowering import LoweringOptions, lower
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, simulate
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import simulate
 from llmsim.workload import load_dataset
 from tests.lowering import clusters
 
@@ -250,8 +251,9 @@ def test_too_small_and_twice_claimed(tmp_path: Path) -> None:
 def test_kv_is_handed_over_on_the_routes(tmp_path: Path) -> None:
     """A thin link of the decode device delays what is handed over, and nothing else."""
     document = clusters.cluster(clusters.model(tmp_path), members=2)
+    at_once = {"kv_read_ns": 0, "kv_descriptor_ns": 0}  # else posting hides a part of it
     document["nodes"][0]["instances"] = [
-        {**entry, "pd_type": role}
+        {**entry, **at_once, "pd_type": role}
         for entry, role in zip(
             document["nodes"][0]["instances"], ("prefill", "decode"), strict=True
         )

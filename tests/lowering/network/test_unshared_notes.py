@@ -22,11 +22,15 @@ SLOW = 0.2
 """GB/s of a port on which KV is under way for many steps."""
 
 
+AT_ONCE = {"kv_read_ns": 0, "kv_descriptor_ns": 0}
+"""What hosts take to post reads of KV."""
+
+
 def split(folder: Path, members: int = 2, nodes: int = 1, **keys: Any) -> dict[str, Any]:
     """Ranks with prompts and as many with answers: `members` of each on each node."""
     path = model(folder, experts=8)
     sides = [
-        cluster(path, members=members, nodes=nodes, dp_group=role, pd_type=role, **keys)
+        cluster(path, members=members, nodes=nodes, dp_group=role, pd_type=role, **AT_ONCE, **keys)
         for role in ("prefill", "decode")
     ]
     both = [

@@ -84,7 +84,8 @@ def command(
         if scores is None:
             raise InputError(
                 f"{path}: this run or {baseline} has no price or no throughput; give "
-                "price_per_device_hour"
+                "price_per_device_hour",
+                file=str(path),
             )
         rows.append(_row(path, summary, scores.spend_ratio, scores.cost_efficiency))
         notes += [f"{path} beside {baseline}: {what}" for what in _unlike(first, summary)]

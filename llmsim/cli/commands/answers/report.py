@@ -46,12 +46,10 @@ def command(
     ] = AUTO,
 ) -> int:
     """Reads the runs and writes the page; raises InputError."""
-    from llmsim.export.files import check_writable
+    from llmsim.export.files import check_page
     from llmsim.export.html_report.page import write_report
 
-    if output.suffix not in (".html", ".htm"):
-        raise InputError(f"--output {output}: the name of a report ends in .html")
-    check_writable(output)
+    check_page("--output", output)
     _check_why(why)
     write_report(run_dirs, output, title, lambda folder: _why(folder, why))
     size = output.stat().st_size

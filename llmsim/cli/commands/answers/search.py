@@ -12,7 +12,9 @@ from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, Interr
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
+    from llmsim.search.space import Space as SearchSpace
     from llmsim.search.study import Course
+    from llmsim.sizing.workers.watch import Watch
     from llmsim.sizing.workers.workers import Workers
 
 LOCAL, RAY = "local", "ray"
@@ -92,6 +94,7 @@ Plot = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of a table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Prints no progress and no notes.")]
 
 
 def command(
@@ -104,35 +107,36 @@ def command(
     allow_plugins: AllowPlugins = False,
     executor: Executor = LOCAL,
     plot: Plot = None,
+    quiet: Quiet = False,
 ) -> int:
     """Searches and writes.
 
     Raises InputError for a file that is none or changed while the search ran, FailedRuns for points
     without an answer, and InfeasibleError where no point is an answer.
     """
-    from llmsim.api.pictures.front import write_picture
+    from llmsim.cli.run.counted import Counted
     from llmsim.cli.run.signals import terminable
-    from llmsim.export.files import check_writable, check_writable_folder
+    from llmsim.export.files import check_writable_folder
     from llmsim.export.json import json_text, write_json
     from llmsim.search import report, study
     from llmsim.search.apply import load_base
-    from llmsim.search.picture import draw_trials
     from llmsim.search.space import load_space
     from llmsim.search.trials import Trials
 
     asked = load_space(space)
     _check_options(asked.path, [*asked.file.options, *asked.file.vary])
     if plot is not None:
-        check_writable(plot)
-        draw_trials((), asked.objectives)  # what cannot be drawn is refused before the first run
+        _check_plot(asked, plot)
     base = load_base(asked)
     folder = check_writable_folder(output)
     course = study.Course() if asked.halves else None
-    workers = _workers(executor, jobs, fresh=allow_plugins)
-    known = Trials(base, folder, workers, _told, allow_plugins=allow_plugins)
-    _tell_stale(known.journal)
+    progress = Counted(quiet=quiet)
+    workers = _workers(executor, jobs, progress, fresh=allow_plugins)
+    known = Trials(base, folder, workers, progress, allow_plugins=allow_plugins)
+    if not quiet:
+        _tell_stale(known.journal)
     try:
-        with terminable(), workers:
+        with terminable(), progress, workers:
             found = study.search(asked, known.of, trials, seed, course, known.bounds())
     except KeyboardInterrupt:
         raise InterruptedRun(
@@ -146,14 +150,30 @@ def command(
     result = report.as_json(asked, found, front, grid=grid, seed=seed, course=course)
     write_json(result, output / "result.json")
     if plot is not None:
-        title = asked.file.model or asked.path.name
-        write_picture(plot, title, lambda ax: draw_trials(found, asked.objectives, ax))
+        _draw(asked, found, plot)
     shown = report.as_table(asked, found, front) + (report.counts_text(course) if course else "")
     sys.stdout.write(json_text(result) if as_json else shown)
     _refuse_unfinished(found, known.journal, output)
     if not front:
         raise InfeasibleError(_why_none(found, course, output))
     return 0
+
+
+def _check_plot(asked: "SearchSpace", path: Path) -> None:
+    """Refuses what cannot be drawn, before the first run; raises InputError."""
+    from llmsim.api.pictures.files import check_picture
+    from llmsim.search.picture import draw_trials
+
+    check_picture(path)
+    draw_trials((), asked.objectives)
+
+
+def _draw(asked: "SearchSpace", found: "list[Trial]", path: Path) -> None:
+    from llmsim.api.pictures.front import write_picture
+    from llmsim.search.picture import draw_trials
+
+    title = asked.file.model or asked.path.name
+    write_picture(path, title, lambda ax: draw_trials(found, asked.objectives, ax))
 
 
 def _check_options(path: Path, names: Sequence[str]) -> None:
@@ -169,10 +189,12 @@ def _check_options(path: Path, names: Sequence[str]) -> None:
     ]
     for name in names:
         if name.startswith("--") and name not in known:
-            raise InputError(f"{path}: {unknown_option(name, known, 'llmsim run')}", field=name)
+            raise InputError(
+                f"{path}: {unknown_option(name, known, 'llmsim run')}", file=str(path), field=name
+            )
 
 
-def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
+def _workers(executor: str, jobs: int, watch: "Watch", *, fresh: bool) -> "Workers":
     """The processes that run points; raises InputError for an executor that is none."""
     from llmsim.sizing.workers.ray_worker import RayWorker, actors
     from llmsim.sizing.workers.workers import Workers
@@ -184,8 +206,8 @@ def _workers(executor: str, jobs: int, *, fresh: bool) -> "Workers":
             value=executor,
         )
     if executor == LOCAL:
-        return Workers(jobs, apart=True, fresh=fresh)
-    return Workers(actors(jobs), apart=True, fresh=fresh, start=RayWorker)
+        return Workers(jobs, apart=True, fresh=fresh, watch=watch)
+    return Workers(actors(jobs), apart=True, fresh=fresh, start=RayWorker, watch=watch)
 
 
 def _tell_stale(journal: "Journal") -> None:
@@ -215,14 +237,6 @@ def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -
             f"{changed} changed while the search ran, so that its answers are of two contents; the "
             "same call runs those of the old one again"
         )
-
-
-def _told(trial: "Trial") -> None:
-    """One line on stderr for each run as it ends, where a person may be looking."""
-    if sys.stderr.isatty():
-        from llmsim.search.apply import shown
-
-        print(f"{shown(trial.point)}: {trial.reason or 'meets all requirements'}", file=sys.stderr)
 
 
 def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> str:

@@ -10,6 +10,7 @@ from llmsim.cli.run.command_line import given_path
 
 if TYPE_CHECKING:
     from llmsim.sizing.answer import Answer
+    from llmsim.sizing.plan import Plan
 
 HELP = (
     "Find the cheapest deployment of a model that serves a load within latency targets. Layouts, "
@@ -48,9 +49,21 @@ Dataset = Annotated[
     str | None,
     typer.Option("--dataset", help="Names a trace, served at its own pace.", show_default=False),
 ]
-Input = Annotated[str, typer.Option("--input", help="Draws prompt tokens, such as lognormal:1000.")]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="Draws prompt tokens, such as lognormal:1000.",
+        show_default="fixed:1000",
+    ),
+]
 OutputTokens = Annotated[
-    str, typer.Option("--output-tokens", help="Draws answer tokens, such as lognormal:200.")
+    str | None,
+    typer.Option(
+        "--output-tokens",
+        help="Draws answer tokens, such as lognormal:200.",
+        show_default="fixed:200",
+    ),
 ]
 Classes = Annotated[
     str,
@@ -127,6 +140,7 @@ Jobs = Annotated[
     typer.Option("--jobs", "-j", min=0, max=1024, help="Sets the processes; 0: one per processor."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Prints JSON instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Prints no progress.")]
 
 
 def command(
@@ -136,8 +150,8 @@ def command(
     rate: Rate = None,
     concurrency: Concurrency = None,
     dataset: Dataset = None,
-    input_tokens: Input = "fixed:1000",
-    output_tokens: OutputTokens = "fixed:200",
+    input_tokens: Input = None,
+    output_tokens: OutputTokens = None,
     classes: Classes = "",
     percentile: Percentile = 99.0,
     max_devices: MaxDevices = 512,
@@ -150,44 +164,67 @@ def command(
     seed: Seed = 1,
     jobs: Jobs = 0,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> int:
     """Sizes, prints and writes; raises InputError. Returns 5 where nothing meets the targets."""
-    from llmsim.export.files import check_writable, check_writable_folder
+    from llmsim.cli.run.counted import Counted
     from llmsim.export.json import json_text
     from llmsim.sizing.answer import text
     from llmsim.sizing.size import size
 
-    if emit is not None:
-        check_writable_folder(emit)
-    for path in filter(None, (plot, html)):
-        check_writable(path)
+    _check_files(emit, plot, html)
     between = ";" if any("=" in targets for targets in slo) else ","
-    answer = size(
-        model,
-        ",".join(device),
-        slo=between.join(slo),
-        rate=rate,
-        concurrency=concurrency,
-        dataset=dataset,
-        input=input_tokens,
-        output_tokens=output_tokens,
-        classes=classes,
-        percentile=percentile,
-        max_devices=max_devices,
-        architecture=",".join(architecture),
-        devices_per_node=devices_per_node,
-        engine_profile=engine_profile,
-        seed=seed,
-        jobs=jobs,
-    )
+    with Counted(quiet=quiet) as progress:
+        answer = size(
+            model,
+            ",".join(device),
+            slo=between.join(slo),
+            rate=rate,
+            concurrency=concurrency,
+            dataset=dataset,
+            input=input_tokens,
+            output_tokens=output_tokens,
+            classes=classes,
+            percentile=percentile,
+            max_devices=max_devices,
+            architecture=",".join(architecture),
+            devices_per_node=devices_per_node,
+            engine_profile=engine_profile,
+            seed=seed,
+            jobs=jobs,
+            watch=progress,
+        )
     sys.stdout.write(json_text(answer.as_json()) if as_json else text(answer))
     _write_pictures(answer, plot, html)
     if answer.best is None:
         return NOTHING_MEETS
     if emit is not None:
-        for path in answer.emit(emit):
-            print(path, file=sys.stderr)
+        _emit(answer, answer.best.plan, emit, quiet=quiet)
     return 0
+
+
+def _check_files(emit: Path | None, plot: Path | None, html: Path | None) -> None:
+    """Refuses, before any run, what cannot be written; raises InputError."""
+    from llmsim.api.pictures.files import check_picture
+    from llmsim.export.files import check_page, check_writable_folder
+
+    if emit is not None:
+        check_writable_folder(emit)
+    if plot is not None:
+        check_picture(plot)
+    if html is not None:
+        check_page("--html", html)
+
+
+def _emit(answer: "Answer", plan: "Plan", folder: Path, *, quiet: bool) -> None:
+    """Writes the files that start a deployment, names them, and says which it does not write."""
+    from llmsim.sizing.emit import not_written
+
+    for path in answer.emit(folder):
+        print(path, file=sys.stderr)
+    left_out = not_written(plan)
+    if left_out and not quiet:
+        print(f"note: {left_out}", file=sys.stderr)
 
 
 def _write_pictures(answer: "Answer", plot: Path | None, html: Path | None) -> None:

@@ -35,14 +35,14 @@ def hetero(
     ] = None,
 ) -> int:
     """Prints the study; InputError for a file that is none. Returns the exit code."""
+    from llmsim.api.pictures.files import check_picture
     from llmsim.cli.run.signals import terminable
-    from llmsim.export.files import check_writable
     from llmsim.export.json import json_text
     from llmsim.study import load_hetero, report, study
 
     question = load_hetero(file)
     if plot is not None:
-        check_writable(plot)
+        check_picture(plot)
     with terminable():
         found = study(question)
     sys.stdout.write(json_text(found.as_json()) if as_json else report.text(found))

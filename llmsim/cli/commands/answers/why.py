@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llmsim.api.result import Result
-    from llmsim.api.why.answer import Why
 
 HELP = (
     "Explain a slow percentile of a run: the parts of the slowest requests' latency, the causes, "
@@ -71,20 +70,21 @@ def command(
 ) -> int:
     """Explains and prints; raises InputError."""
     from llmsim.api.checked.run_inputs import RunInputs
+    from llmsim.api.pictures.files import check_picture, write_figure
     from llmsim.api.why.answer import why
     from llmsim.api.why.seen import checked_metric, checked_percentile
     from llmsim.export.benchmark_formats.tables import read_object
 
     checked_metric(metric), checked_percentile(percentile)
     if plot is not None:
-        _check_plot(plot)
+        check_picture(plot)
     inputs, recorded = RunInputs.of_folder(run_dir), read_object(run_dir / "summary.json")
     with inputs.in_directory():
         result = inputs.run()
         _compare(run_dir, recorded, result)
         answer = why(result, metric, percentile, request=request, what_if=what_if)
     if plot is not None:
-        _draw(answer, plot)
+        write_figure(plot, answer.plot())
     text = json.dumps(answer.to_dict(), indent=2) + "\n" if as_json else str(answer)
     sys.stdout.write(text)
     return 0
@@ -102,20 +102,3 @@ def _compare(folder: Path, recorded: "Mapping[str, Any]", result: "Result") -> N
             f"{recorded.get(name)}, is {now[name]}): llmsim or a file that it reads has changed",
             file=sys.stderr,
         )
-
-
-def _check_plot(path: Path) -> None:
-    from llmsim.config.errors import InputError
-    from llmsim.export.files import check_writable
-
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError(f"--plot {path}: the name ends in .png, .svg or .pdf")
-    check_writable(path)
-
-
-def _draw(answer: "Why", path: Path) -> None:
-    from llmsim.export.files import atomic_writer
-
-    figure = answer.plot()
-    with atomic_writer(path, "wb") as stream:
-        figure.savefig(stream, format=path.suffix[1:])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from llmsim.api.cluster import Sizes, starter_fields
+from llmsim.api.cluster import Sizes, Starter, starter_fields
 from llmsim.cli.run.command_line import given_path
 
 HELP = (
@@ -45,10 +45,18 @@ Ep = Annotated[
     int | None,
     typer.Option(
         "--ep",
+        "--expert-parallel-size",
         min=1,
         help="Sets the ranks over which whole experts are spread; 1 shards every expert over --tp "
         "ranks.",
         show_default="1",
+    ),
+]
+WholeExperts = Annotated[
+    bool,
+    typer.Option(
+        "--enable-expert-parallel",
+        help="Spreads whole experts over all devices of --tp x --dp, as vLLM's option does.",
     ),
 ]
 Dp = Annotated[
@@ -90,6 +98,7 @@ def command(
     tp: Tp = 1,
     pp: Pp = 1,
     ep: Ep = None,
+    enable_expert_parallel: WholeExperts = False,
     dp: Dp = 1,
     devices_per_node: Node = 8,
     output: Output = None,
@@ -98,7 +107,8 @@ def command(
     from llmsim.export.files import atomic_writer, check_writable
 
     roles, sizes = [None] * instances, Sizes(tp, pp, ep, dp)
-    fields = starter_fields(model, hardware, roles, sizes, devices_per_node)
+    starter = Starter(whole_experts=enable_expert_parallel)
+    fields = starter_fields(model, hardware, roles, sizes, devices_per_node, starter)
     text = json.dumps(fields, indent=2) + "\n"
     if output is None:
         sys.stdout.write(text)

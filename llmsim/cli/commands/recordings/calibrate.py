@@ -1,7 +1,8 @@
 """`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +12,14 @@ from msgspec.structs import replace
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
+from llmsim.sizing.workers.watch import NOBODY, Watch
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
     from llmsim.lowering import Calibration
     from llmsim.validation import Recording
     from llmsim.validation.fit.doctor import Diagnosis
-    from llmsim.validation.fit.means import Means
+    from llmsim.validation.logs.means_readers import Means
 
 HELP = (
     "Fit constants of one machine to a recorded run. The constants are a speed factor of the "
@@ -81,7 +83,7 @@ def command(
     """
     from llmsim.export.files import check_writable
     from llmsim.export.json import json_text, write_json
-    from llmsim.validation.fit.means import read_means
+    from llmsim.validation.logs.means_readers import read_means
 
     if not 0 <= skip_seconds < float("inf"):
         raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
@@ -124,15 +126,16 @@ def _of_requests(
     real = read_recording(log)
     options = _trial_options(arguments, log if real.has_arrivals else None)
     hardware, available = what_can_be_fitted(options)
-    report = calibrate(
-        real,
-        lambda calibration: _simulated(options, calibration),
-        hardware=hardware,
-        wanted=wanted,
-        available=available,
-        skip_seconds=skip_seconds,
-        doctor=lambda log, constants: examined(log, options, constants, skip_seconds),
-    )
+    with _counted(options) as progress:
+        report = calibrate(
+            real,
+            lambda calibration: _simulated(options, calibration, progress),
+            hardware=hardware,
+            wanted=wanted,
+            available=available,
+            skip_seconds=skip_seconds,
+            doctor=lambda log, constants: examined(log, options, constants, skip_seconds, progress),
+        )
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
     return _Found(
         calibration_json(report, source=source), calibration_markdown(report), refusal(report)
@@ -145,15 +148,26 @@ def _of_means(means: "Means", options: "RunOptions", wanted: Sequence[str]) -> _
     from llmsim.validation.report.means_table import means_fit_markdown
 
     hardware, available = what_can_be_fitted(options)
-    fit = calibrate_means(
-        means,
-        lambda calibration: _simulated(options, calibration),
-        hardware=hardware,
-        wanted=wanted,
-        available=available,
-    )
+    with _counted(options) as progress:
+        fit = calibrate_means(
+            means,
+            lambda calibration: _simulated(options, calibration, progress),
+            hardware=hardware,
+            wanted=wanted,
+            available=available,
+        )
     data = means_fit_json(fit, source=f"{means.source}, {fit.fitted_on}")
     return _Found(data, means_fit_markdown(fit), means_refusal(fit))
+
+
+@contextmanager
+def _counted(options: "RunOptions") -> Iterator[Watch]:
+    """Shows how many simulations have been done; nobody knows how many it takes."""
+    from llmsim.cli.run.counted import Counted
+
+    with Counted(quiet=options.quiet) as progress:
+        progress.begin("simulations")
+        yield progress
 
 
 def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
@@ -170,15 +184,23 @@ def _trial_options(arguments: list[str], log: Path | None) -> "RunOptions":
     return replace(options, arrivals=options.arrivals or log)
 
 
-def _simulated(options: "RunOptions", calibration: "Calibration | None") -> "Recording":
+def _simulated(
+    options: "RunOptions", calibration: "Calibration | None", watch: Watch = NOBODY
+) -> "Recording":
     from llmsim.api.preparation.prepare import trial
     from llmsim.validation.logs.recording import recording_of
 
-    return recording_of(trial(replace(options, calibration=calibration)))
+    found = recording_of(trial(replace(options, calibration=calibration)))
+    watch.done()
+    return found
 
 
 def examined(
-    log: "Recording", options: "RunOptions", constants: float, skip_seconds: float
+    log: "Recording",
+    options: "RunOptions",
+    constants: float,
+    skip_seconds: float,
+    watch: Watch = NOBODY,
 ) -> "Diagnosis | None":
     """The engine option that explains a log better than constants do; None where none does."""
     from llmsim.api.preparation.prepare import prepare
@@ -187,7 +209,7 @@ def examined(
     engine = prepare(options).lowered.groups[0].engine
 
     def simulate(changed: Mapping[str, Any]) -> "Recording":
-        return _simulated(replace(options, engine={**options.engine, **changed}), None)
+        return _simulated(replace(options, engine={**options.engine, **changed}), None, watch)
 
     return diagnose(log, simulate, engine, skip_seconds, constants)
 

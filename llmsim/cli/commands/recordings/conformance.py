@@ -15,9 +15,9 @@ SCHEDULES_HELP = (
 )
 VLLM_HELP = (
     "Compare llmsim's scheduler with the installed vLLM's on random configurations and "
-    "workloads. Both run in one loop, and the first difference of each case is reported with "
-    "few requests; the exit code is then 1. The command needs the extra llmsim[vllm] or "
-    "--engine-python; it is skipped with exit code 0 if vLLM is missing."
+    "workloads, or with recordings. Both run in one loop, and the first difference of each case is "
+    "reported with few requests; the exit code is then 1. Without --recorded the command needs the "
+    "extra llmsim[vllm] or --engine-python; it is skipped with exit code 0 if vLLM is missing."
 )
 SGLANG_HELP = (
     "Compare the scheduler sglang with SGLang's own on random configurations and workloads, or on "
@@ -63,10 +63,20 @@ _EnginePython = Annotated[
         show_default=False,
     ),
 ]
+_Recorded = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Replays the engine's recordings of this folder and below it, or one file, instead of "
+        "running the engine.",
+        show_default=False,
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Prints one JSON object instead of lines.")]
 
 
 def vllm(
+    recorded: _Recorded = None,
     requests: _Requests = 300,
     seed: _Seed = 0,
     cases: _Cases = 50,
@@ -74,18 +84,15 @@ def vllm(
     as_json: _Json = False,
 ) -> int:
     """One line for each case, or one object; returns the exit code."""
+    if recorded is not None:
+        from llmsim.scheduling.conformance.recorded import recorded_verdicts
+
+        return _report("vLLM", recorded_verdicts(recorded), cases, as_json=as_json)
     return _report("vLLM", _verdicts(engine_python, seed, cases, requests), cases, as_json=as_json)
 
 
 def sglang(
-    recorded: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Replays recordings of this folder, or one file, instead of running the engine.",
-            show_default=False,
-        ),
-    ] = None,
+    recorded: _Recorded = None,
     requests: _Requests = 300,
     seed: _Seed = 0,
     cases: _Cases = 50,

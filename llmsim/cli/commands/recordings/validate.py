@@ -15,7 +15,7 @@ HELP = (
     "comparison unsound. The recorded run is vLLM's per-request log, the JSON of `vllm bench "
     "serve --save-detailed`, or aiperf's profile_export.jsonl. The simulated run is a run "
     "folder, requests.parquet or CSV. Logs that hold means alone (vLLM's benchmark without "
-    "details, aiperf's summary) are compared by their means."
+    "details, aiperf's summary, a /metrics page of vLLM) are compared by their means."
 )
 
 
@@ -83,7 +83,8 @@ def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) 
     from llmsim.validation import read_recording
     from llmsim.validation.compare.compare import compare
     from llmsim.validation.compare.table import markdown
-    from llmsim.validation.fit.means import compare_means, means_json, read_means
+    from llmsim.validation.fit.means import compare_means, means_json
+    from llmsim.validation.logs.means_readers import read_means
     from llmsim.validation.logs.servers import RECORDED_KINDS
     from llmsim.validation.logs.simulated import SIMULATED_KINDS
     from llmsim.validation.report.means_table import means_markdown

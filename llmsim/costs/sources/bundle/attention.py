@@ -39,7 +39,9 @@ def read_attention(path: Path) -> Table:
         if len(broken):
             row = int(broken[0])
             raise InputError(
-                f"{path}:{int(table.line[row])}: {name} is {column[row]}; it must be a whole number"
+                f"{path}:{int(table.line[row])}: {name} is {column[row]}; it must be a whole "
+                "number",
+                file=str(path),
             )
     refuse_duplicates(table, [table.number[name].astype(np.int64).tolist() for name in AXES])
     planes = (
@@ -50,7 +52,8 @@ def read_attention(path: Path) -> Table:
         if not bool(np.any((table.number[axis] == 0) & (table.number[other] > 0))):
             raise InputError(
                 f"{path}:2:1: there is no {what} row ({axis} 0, {other} above 0); profile that "
-                "plane too"
+                "plane too",
+                file=str(path),
             )
     return table
 

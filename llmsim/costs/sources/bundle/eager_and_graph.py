@@ -2,8 +2,8 @@
 one a step takes.
 
 A bundle has both where its tables have the columns `eager_us` and `graph_us` beside `time_us`
-(profiles made by `python -m profiler`); one that says only `time_us` has one, which is used for
-every step.
+(profiles made by `python -m llmsim.profiler`); one that says only `time_us` has one, which is used
+for every step.
 """
 
 from pathlib import Path

@@ -158,7 +158,8 @@ class OlderBundleSource(CostSource):
             raise InputError(
                 f"{self._path}: no rows for {wanted}{nearest(wanted, list(self._layers))}, which "
                 f"{op.name} needs; it "
-                f'has {", ".join(sorted(self._layers))}; use cost source "auto"'
+                f'has {", ".join(sorted(self._layers))}; use cost source "auto"',
+                file=str(self._path),
             )
         self._note(f"{self._path} has no {op.name} rows; they come from the next cost source")
         return None

@@ -189,7 +189,8 @@ def _measured(path: Path, request: CostRequest) -> tuple[Points, Points]:
         if not len(rows):
             raise InputError(
                 f"{path}: there is no {phase} row (is_prefill {phase == 'prefill'}); profile "
-                "that phase"
+                "that phase",
+                file=str(path),
             )
         _refuse_none(table, first, rows)
         us = column[MEDIAN_NS][rows] / NS_PER_US if in_ns else _us_of_phase(table, rows, phase)
@@ -225,7 +226,8 @@ def _rows_of_shape(path: Path, request: CostRequest) -> tuple[Table, NDArray[np.
         raise InputError(
             f"{path}: no row is of {model.num_attention_heads} query and "
             f"{model.num_key_value_heads} KV heads at {request.layout.tp} tensor-parallel workers, "
-            f"the shape of {model.name}; give the profile of that model"
+            f"the shape of {model.name}; give the profile of that model",
+            file=str(path),
         )
     return table, mine
 
@@ -241,11 +243,12 @@ def _milliseconds(path: Path, line: int, cell: str) -> float:
         value = float(cell)
     except ValueError:
         raise InputError(
-            f'{path}:{line}: the time is "{cell}", not a number of milliseconds'
+            f'{path}:{line}: the time is "{cell}", not a number of milliseconds', file=str(path)
         ) from None
     if not 0 <= value < float("inf"):
         raise InputError(
-            f"{path}:{line}: the time is {cell} ms; it must be finite and not negative"
+            f"{path}:{line}: the time is {cell} ms; it must be finite and not negative",
+            file=str(path),
         )
     return value
 

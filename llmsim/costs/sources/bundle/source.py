@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 INSIDE_MOE = ("router", "shared_experts")
 """Operators that a bundle's `moe` rows contain where it has no rows of theirs: published profiles
-time the whole block, `python -m profiler` times them apart.
+time the whole block, `python -m llmsim.profiler` times them apart.
 """
 UPDATE = "linear_state"
 """Rows of per_sequence.csv: one token of each sequence, from its state to its state."""

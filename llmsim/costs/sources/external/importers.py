@@ -117,7 +117,7 @@ def write_table(tables: Sequence[ExternalTable], path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.getvalue(), encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+        raise InputError(f"{path}: cannot be written ({error.strerror})", file=str(path)) from None
     return len(read_external(path).points)
 
 
@@ -145,7 +145,8 @@ def _rows(path: Path, needed: Sequence[str] = ()) -> list[tuple[int, dict[str, s
         for name in needed:
             if not clean.get(name):
                 raise InputError(
-                    f'{path}:{reader.line_num}: there is no "{name}"{nearest(name, clean)}'
+                    f'{path}:{reader.line_num}: there is no "{name}"{nearest(name, clean)}',
+                    file=str(path),
                 )
         if any(clean.values()):
             rows.append((reader.line_num, clean))

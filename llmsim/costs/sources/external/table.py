@@ -106,7 +106,9 @@ def read_external(path: Path) -> ExternalTable:
         points.append(parse_point(row, place))
         ignored.update((name, None) for name in row if name not in KNOWN)
     if not points:
-        raise InputError(f"{path}: the table has no rows; write at least one operator")
+        raise InputError(
+            f"{path}: the table has no rows; write at least one operator", file=str(path)
+        )
     return ExternalTable(path, tuple(points), tuple(ignored))
 
 
@@ -204,7 +206,8 @@ def _csv_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
             yield place, {name.strip(): cell.strip() for name, cell in row.items()}
     except csv.Error as error:
         raise InputError(
-            f"{path}:{reader.line_num}: not CSV ({error}); write comma-separated values"
+            f"{path}:{reader.line_num}: not CSV ({error}); write comma-separated values",
+            file=str(path),
         ) from None
 
 
@@ -212,12 +215,15 @@ def _json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     document = json_value(read_text(path), path, "a list of rows")
     rows = document.get("rows") if isinstance(document, dict) else document
     if not isinstance(rows, list):
-        raise InputError(f'{path}: must be a list of rows, or an object with the list "rows"')
+        raise InputError(
+            f'{path}: must be a list of rows, or an object with the list "rows"', file=str(path)
+        )
     common = {k: v for k, v in document.items() if k in KNOWN} if isinstance(document, dict) else {}
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}: row {index}: must be an object with the columns of the contract"
+                f"{path}: row {index}: must be an object with the columns of the contract",
+                file=str(path),
             )
         yield f"{path}: row {index}", {**common, **row}
 
@@ -242,4 +248,6 @@ def parquet_rows(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
         )  # a damaged table would end the process where its values are taken
         return table.schema.names, table.to_pylist()  # texts that are not UTF-8 are found only here
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise InputError(f"{path}: not Parquet ({' '.join(str(error).split())})") from None
+        raise InputError(
+            f"{path}: not Parquet ({' '.join(str(error).split())})", file=str(path)
+        ) from None

@@ -201,7 +201,8 @@ void bind_rules(nb::module_& m) {
       .def_rw("padded_decode", &GraphRules::padded_decode)
       .def_rw("host_ps", &GraphRules::host_ps)
       .def_rw("prepare_ps", &GraphRules::prepare_ps)
-      .def_rw("prepare_sequence_ps", &GraphRules::prepare_sequence_ps);
+      .def_rw("prepare_sequence_ps", &GraphRules::prepare_sequence_ps)
+      .def_rw("posts_reads", &GraphRules::posts_reads);
 }
 
 // The batch, if the program's tables reach as far.

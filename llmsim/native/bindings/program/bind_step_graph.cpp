@@ -66,10 +66,8 @@ struct LoneStep {
            std::span<const Batch> batches)
       : carry(graph) {
     Ps least = std::numeric_limits<Ps>::max();
-    for (std::size_t member = 0; member < members.size(); ++member) {
-      const std::int64_t sequences = batches[member].features.sequences;
-      least = std::min(least, members[member]->graphs().preparing(sequences));
-    }
+    for (std::size_t member = 0; member < members.size(); ++member)
+      least = std::min(least, members[member]->graphs().preparing(batches[member].host_work()));
     start.now = -least;
     for (std::int32_t unit = 0; unit < graph.units; ++unit)
       carry.free[at(stream_of(unit, DeviceStream::kHost))] = start.now;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <tuple>
+#include <unordered_set>
 
 #include "bindings/bindings.h"
 #include "bindings/python/python_scheduler.h"
@@ -14,7 +15,6 @@ namespace nb = nanobind;
 namespace llmsim {
 
 using Scheduled = std::tuple<RequestId, std::int32_t, std::int32_t, std::int32_t, bool>;
-using Emitted = std::tuple<RequestId, std::int32_t, bool>;
 
 static bool says(const nb::object& scheduler, const char* attribute) {
   return nb::hasattr(scheduler, attribute) && nb::cast<bool>(scheduler.attr(attribute));
@@ -43,19 +43,21 @@ void PoolsBelow::load(RequestId request, std::int32_t cached, std::int32_t token
 }
 
 PythonScheduler::PythonScheduler(nb::object scheduler, const KvCacheConfig& kv,
-                                 SpeculationConfig speculation, SequenceTable& sequences,
-                                 RequestLog& log)
+                                 SpeculationConfig speculation, const LoraSlotsConfig& lora,
+                                 SequenceTable& sequences, RequestLog& log)
     : scheduler_(std::move(scheduler)),
       kv_(kv),
       limits_{kv.max_model_len, kv.block_size, kv.num_blocks - 1,
               2 * speculation.tokens + speculation.lookahead},
       speculation_(std::move(speculation)),
+      lora_slots_(lora),
       sequences_(sequences),
       log_(log),
       may_ask_again_(nb::hasattr(scheduler_, "asks_again")),
       queues_empty_batches_(nb::hasattr(scheduler_, "queues_empty_batches")),
       connects_(says(scheduler_, "connects")),
       keeps_finished_(says(scheduler_, "keeps_finished")),
+      counts_rounds_(nb::hasattr(scheduler_, "set_round")),
       free_blocks_(limits_.usable_blocks) {}
 
 PythonScheduler::~PythonScheduler() {
@@ -96,13 +98,17 @@ void PythonScheduler::note_scheduled(Ps now, const Item& item) {
   const std::int32_t cached =
       elsewhere == elsewhere_.end() ? item.computed_before : elsewhere->second;
   log_.first_scheduled(item.request, now, cached);
+  log_.began_with(item.request, item.computed_before);
   if (elsewhere == elsewhere_.end()) {
     counters_.prompt_tokens += s.prompt_tokens;
+    counters_.prompt_cached_tokens += std::min(cached, s.prompt_tokens);
   } else {
     elsewhere_.erase(elsewhere);
   }
   counters_.prefix_queried_tokens += s.prompt_tokens;
   counters_.prefix_hit_tokens += cached;
+  counters_.first_queried_tokens += s.prompt_tokens;
+  counters_.first_hit_tokens += cached;
 }
 
 // All calls come first: where one of them is interrupted, nothing of ours has changed.
@@ -125,6 +131,7 @@ void PythonScheduler::schedule(Ps now, Batch& batch) {
     batch.features.add(batch.items.back());
     note_scheduled(now, batch.items.back());
   }
+  if (lora_slots_.on()) batch.features.lora = lora_slots_.begin_step(batch.items, sequences_);
   batch.drafts_after = speculation_.on() ? speculation_.drafts_after(batch.items.size()) : 0;
 }
 
@@ -161,6 +168,11 @@ void PythonScheduler::use_copies(GroupCopies& copies) {
   scheduler_.attr("use_copies")(copies_);
 }
 
+void PythonScheduler::set_round(std::int64_t round, Ps) {
+  const nb::gil_scoped_acquire lock;
+  scheduler_.attr("set_round")(round);
+}
+
 bool PythonScheduler::pending() const {
   if (copies_ == nullptr) return false;
   const nb::gil_scoped_acquire lock;
@@ -186,12 +198,15 @@ std::int32_t PythonScheduler::accepted(const Item& item) const {
                                           item.drafts);
 }
 
-void PythonScheduler::count_drafts(const Batch& batch) {
+// Whoever got tokens has verified its drafts, though it may have lost its blocks meanwhile.
+void PythonScheduler::count_drafts(const Batch& batch, const std::vector<Emitted>& emitted) {
   verified_.clear();
   if (batch.features.drafts == 0) return;
+  std::unordered_set<RequestId> receivers;
+  for (const auto& [request, count, is_finished] : emitted)
+    if (count > 0) receivers.insert(request);
   for (const Item& item : batch.items) {
-    const Sequence& s = sequences_[item.request];
-    if (item.drafts == 0 || s.status != static_cast<std::uint8_t>(Status::kRunning)) continue;
+    if (item.drafts == 0 || !receivers.contains(item.request)) continue;
     counters_.speculation.add(item.drafts, accepted(item));
     verified_.push_back(item.request);
   }
@@ -203,7 +218,7 @@ void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finishe
   const auto emitted = nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")());
   keep(ask_gauges());
   if (below_ != nullptr) store_computed(batch);
-  count_drafts(batch);
+  count_drafts(batch, emitted);
   for (const auto& [request, count, is_finished] : emitted) {
     if (count > 0) log_.emit(request, count);
     sequences_[request].num_tokens += count;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "scheduler/limits/lora_slots.h"
 #include "scheduler/scheduler.h"
 
 namespace llmsim {
@@ -76,10 +77,12 @@ class CopiesBelow {
 class PythonScheduler final : public Scheduler,
                               public KvConnector,
                               public TieredKv,
-                              public OffloadedKv {
+                              public OffloadedKv,
+                              public RoundCounting {
  public:
   PythonScheduler(nanobind::object scheduler, const KvCacheConfig& kv,
-                  SpeculationConfig speculation, SequenceTable& sequences, RequestLog& log);
+                  SpeculationConfig speculation, const LoraSlotsConfig& lora,
+                  SequenceTable& sequences, RequestLog& log);
   ~PythonScheduler() override;
 
   void add(RequestId request) override;
@@ -109,6 +112,8 @@ class PythonScheduler final : public Scheduler,
   bool may_park() const override { return true; }
   OffloadedKv* offloaded_kv() override { return connects_ ? this : nullptr; }
   void use_copies(GroupCopies& copies) override;
+  RoundCounting* round_counting() override { return counts_rounds_ ? this : nullptr; }
+  void set_round(std::int64_t round, Ps now) override;
 
  private:
   // Whether it is to be asked once more although nobody runs or waits.
@@ -119,7 +124,9 @@ class PythonScheduler final : public Scheduler,
   void keep(const Counts& counts);
   void finish(RequestId request, std::vector<RequestId>& finished);
   void note_scheduled(Ps now, const Item& item);
-  void count_drafts(const Batch& batch);
+  // (request, tokens received, whether it is finished)
+  using Emitted = std::tuple<RequestId, std::int32_t, bool>;
+  void count_drafts(const Batch& batch, const std::vector<Emitted>& emitted);
   void store_computed(const Batch& batch);
   // Drafts of an item of the batch that completes that held.
   std::int32_t accepted(const Item& item) const;
@@ -128,12 +135,14 @@ class PythonScheduler final : public Scheduler,
   KvCacheConfig kv_;
   Limits limits_;
   SpeculationConfig speculation_;
+  LoraSlots lora_slots_;
   SequenceTable& sequences_;
   RequestLog& log_;
   SchedulerCounters counters_;
   bool may_ask_again_;               // the scheduler has a method `asks_again`
   bool queues_empty_batches_;        // it has an attribute of that name
   bool connects_, keeps_finished_;   // attributes of these names
+  bool counts_rounds_;               // it has a method `set_round`
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
   // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.

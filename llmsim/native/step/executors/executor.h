@@ -151,7 +151,7 @@ class FoldedChain {
     const Program::StepPrice operators = program.evaluate(batch, costs.usage());
     const Program::StepPrice drafts = costs.propose(batch);
     const Ps given = std::max(start.now, launched_);
-    const Ps prepared = given + program.graphs().preparing(batch.features.sequences);
+    const Ps prepared = given + program.graphs().preparing(batch.host_work());
     launched_ = prepared + program.graphs().launching(program.graph_mode(features));
     const Ps begin = std::max({start.at, free_, prepared});
     const Ps computed = std::max(begin + operators.ps, launched_);

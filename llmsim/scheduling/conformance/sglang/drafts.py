@@ -26,9 +26,9 @@ def arguments(config: Case, model: str) -> dict[str, Any]:
     }
 
 
-def use_stand_in() -> None:
+def use_stand_in() -> Any:
     """From now on SGLang's schedulers start with the stand-in, and overlap its steps on a CPU,
-    too; what a drafter relays is gathered without a kernel.
+    too; what a drafter relays is gathered without a kernel. Returns the stand-in's class.
     """
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.managers import overlap_utils
@@ -47,6 +47,7 @@ def use_stand_in() -> None:
     overlap_utils.gather_spec_extras = lambda rows, *buffers: tuple(
         None if buffer is None else buffer[rows] for buffer in buffers
     )
+    return Drafter
 
 
 def settled(batch: Any, tokens: Sequence[int], publish: Callable[[Any], None] | None) -> Any:

@@ -25,11 +25,15 @@ def arguments(config: Case) -> list[str]:
 class Clock(Protocol):
     """What copies need to know of the loop that steps the scheduler; times in ps."""
 
-    now_ps: int
     busy_ps: int
     """When the steps end that were launched so far."""
     blocked_ps: int
     """Until when the scheduler waits for a copy."""
+
+    @property
+    def now_ps(self) -> int:
+        """The present time."""
+        ...
 
 
 class Copies:
@@ -39,22 +43,30 @@ class Copies:
     storage: Any = None
     """Behind the host; None: there is none."""
 
-    def __init__(self, token_ps: int) -> None:
-        self._token_ps = token_ps
+    def __init__(
+        self, token_ps: int, load_token_ps: int | None = None, latency_ps: int = COPY_PS
+    ) -> None:
+        """`token_ps`: of each token of a copy, or of a write where loads take `load_token_ps`;
+        `latency_ps`: of each copy beside that.
+        """
+        self._write_ps, self._latency_ps = token_ps, latency_ps
+        self._load_ps = token_ps if load_token_ps is None else load_token_ps
         self.device_to_host_stream = self.host_to_device_stream = _Stream()
         self._written_ps = 0
-        self.loaded_ps = 0
-        """When the newest load ends."""
+        self.load_began_ps = self.loaded_ps = 0
+        """When the newest load begins and ends."""
         self._under_way: list[_End] = []
 
     def submit_device_to_host(self, transfers: Any) -> Any:
         """A write begins behind those before it."""
-        self._written_ps = self._end(self._written_ps, transfers)
+        began_ps = self._start(self._written_ps)
+        self._written_ps = began_ps + self._took_ps(transfers, self._write_ps)
         return self._completion(self._written_ps)
 
     def submit_host_to_device(self, transfers: Any, **_: Any) -> Any:
         """A load begins behind those before it."""
-        self.loaded_ps = self._end(self.loaded_ps, transfers)
+        self.load_began_ps = self._start(self.loaded_ps)
+        self.loaded_ps = self.load_began_ps + self._took_ps(transfers, self._load_ps)
         return self._completion(self.loaded_ps)
 
     def next_end_ps(self) -> int | None:
@@ -62,11 +74,13 @@ class Copies:
         self._under_way = [end for end in self._under_way if not end.query()]
         return min((end.at_ps for end in self._under_way), default=None)
 
-    def _end(self, free_ps: int, transfers: Any) -> int:
-        tokens = sum(len(transfer.host_indices) for transfer in transfers)
+    def _start(self, free_ps: int) -> int:
         clock = self.clock
-        start = max(free_ps, clock.now_ps, clock.busy_ps, clock.blocked_ps)
-        return start + COPY_PS + self._token_ps * tokens
+        return max(free_ps, clock.now_ps, clock.busy_ps, clock.blocked_ps)
+
+    def _took_ps(self, transfers: Any, token_ps: int) -> int:
+        tokens = sum(len(transfer.host_indices) for transfer in transfers)
+        return self._latency_ps + token_ps * tokens
 
     def _completion(self, at_ps: int) -> Any:
         from sglang.srt.mem_cache.l2_transfer import TransferCompletion
@@ -98,7 +112,7 @@ class _End:
         self._clock.blocked_ps = max(self._clock.blocked_ps, self.at_ps)
 
 
-def use_stand_in(token_ps: int) -> Copies:
+def use_stand_in(copies: Copies) -> None:
     """From now on SGLang's schedulers start with the stand-in, and host memory is not registered
     with a device.
     """
@@ -106,12 +120,9 @@ def use_stand_in(token_ps: int) -> Copies:
     from sglang.srt.mem_cache.pool_host import common
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    copies = Copies(token_ps)
-
     def made(_: str) -> Copies:
         return copies
 
     common._cuda_host_register = lambda *_: None
     UnifiedRadixCache._pp_sync = lambda *_: None  # other stages hear of what the first one says
     cache_controller.L2TransferEngine = made
-    return copies

@@ -20,6 +20,7 @@ from llmsim.scheduling.conformance.cases import (
     prompt_tokens,
 )
 from llmsim.scheduling.conformance.sglang import drafts, host_copies, host_storage, states
+from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
 from llmsim.scheduling.conformance.sglang.loops import dp_ranks, roles
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
 from llmsim.scheduling.conformance.sglang.ours import (
@@ -113,7 +114,8 @@ def their_steps(case: Case) -> Iterator[Case]:
         states.use_stand_in()
     copies = None
     if case["config"].get("enable_hierarchical_cache", False):
-        copies = host_copies.use_stand_in(case["config"]["hicache_copy_ps"])
+        copies = host_copies.Copies(case["config"]["hicache_copy_ps"])
+        host_copies.use_stand_in(copies)
         if case["config"].get("hicache_storage_backend") is not None:
             copies.storage = host_storage.use_stand_in(case["config"])
     with tempfile.TemporaryDirectory() as folder:
@@ -417,15 +419,15 @@ class Loop:
         speculates = not batch.spec_algorithm.is_none()
         if batch.forward_mode.is_idle():
             self._items = []
-            return drafts.settled(batch, [], on_publish) if speculates else _result([])
-        self._items = _items(batch, self._width if speculates else 1)
+            return drafts.settled(batch, [], on_publish) if speculates else batch_result([])
+        self._items = batch_items(batch, self._width if speculates else 1)
         if speculates and not batch.forward_mode.is_extend():
             runs = [self._sample(request, self._accepted(request)) for request in batch.reqs]
             return drafts.verified(batch, runs, self._width, on_publish)
         cut = batch.chunked_req if batch.forward_mode.is_extend() else None
         runs = [self._sample(request, 0, counts=request is not cut) for request in batch.reqs]
         tokens = [token for (token,) in runs]
-        return drafts.settled(batch, tokens, on_publish) if speculates else _result(tokens)
+        return drafts.settled(batch, tokens, on_publish) if speculates else batch_result(tokens)
 
     def _accepted(self, request: Any) -> int:
         """Drafts of a request that hold now."""
@@ -579,31 +581,6 @@ class PipelineLoop(Loop):
             and not self._flights
             and all(request.finished() for batch in batches for request in batch.reqs)
         )
-
-
-def _items(batch: Any, width: int) -> list[tuple[str, int, int]]:
-    """What each request computes, and behind how many tokens; a decode computes `width`."""
-    if batch.forward_mode.is_extend():
-        lengths = zip(batch.reqs, batch.extend_lens, batch.prefix_lens, strict=True)
-        return [(request.rid, tokens, before) for request, tokens, before in lengths]
-    known = batch.seq_lens_cpu.tolist()
-    of_decode = 0 if width > 1 else 1  # that the length counts already
-    return [
-        (one.rid, width, length - of_decode) for one, length in zip(batch.reqs, known, strict=True)
-    ]
-
-
-def _result(tokens: Sequence[int]) -> Any:
-    """The result of a batch without drafts."""
-    import torch
-    from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-    from sglang.srt.managers.utils import GenerationBatchResult
-
-    return GenerationBatchResult(
-        logits_output=LogitsProcessorOutput(next_token_logits=None),
-        next_token_ids=torch.tensor(tokens, dtype=torch.int64),
-        can_run_cuda_graph=False,
-    )
 
 
 def output_token(index: int, k: int) -> int:

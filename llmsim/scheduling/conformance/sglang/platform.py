@@ -12,6 +12,7 @@ from typing import Any
 
 KERNELS = ("sgl_kernel", "torchvision")
 """Packages with compiled kernels, which SGLang imports and its scheduler never calls."""
+TOKEN_IDS = 2**31 - 1
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -21,7 +22,7 @@ MODEL = {
     "num_key_value_heads": 1,
     "num_hidden_layers": 1,
     "head_dim": 8,
-    "vocab_size": 2**31 - 1,
+    "vocab_size": TOKEN_IDS,
     "torch_dtype": "bfloat16",
 }
 """Of a model whose KV takes next to no memory; the vocabulary has an id for every token."""
@@ -68,7 +69,7 @@ def _accept(*_: Any, **__: Any) -> None:
     return None
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds stand-ins of packages with kernels, and of all modules in them."""
 
     def find_spec(
@@ -93,7 +94,7 @@ def prepare() -> None:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, StandInFinder())
     from transformers.utils import import_utils
 
     import_utils.is_torchvision_available = lambda: False
@@ -103,12 +104,14 @@ def prepare() -> None:
     import sglang.srt.managers.scheduler  # noqa: F401  # once, for all processes that follow
 
 
-def write_model(folder: Path, max_model_len: int, window: int, state_chunk: int) -> str:
+def write_model(
+    folder: Path, max_model_len: int, window: int, state_chunk: int, vocabulary: int = TOKEN_IDS
+) -> str:
     """A folder that SGLang takes for a model of that context length; with a window, for one of
     which every other layer sees so many tokens before the one that attends. With a chunk every
     other layer keeps a state, which kernels hand out so many tokens apart.
     """
-    model = MODEL | {"max_position_embeddings": max_model_len}
+    model = MODEL | {"max_position_embeddings": max_model_len, "vocab_size": vocabulary}
     if state_chunk > 0:
         model |= STATES | {"mamba_chunk_size": state_chunk}
     if window > 0:

@@ -9,12 +9,10 @@ from msgspec import Meta
 
 from llmsim import _native
 from llmsim.config.errors import InputError
-from llmsim.config.files.reading import MAX_WHOLE_BYTES, decoded, json_value, too_large
 from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.recorded import find_recordings
+from llmsim.scheduling.conformance.recorded import read_recording, recordings_below
 from llmsim.scheduling.conformance.sglang.compare import first_difference
 from llmsim.scheduling.conformance.sglang.ours import our_steps
-from llmsim.workload.open_trace import opened
 
 _Count = Annotated[int, Meta(ge=0, le=1 << 24)]
 _Positive = Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -121,12 +119,8 @@ class _Recorded(msgspec.Struct):
 def load_recording(path: Path) -> Case:
     """One recording as a case with `steps`; InputError names a file that is none."""
     wanted = "a recorded schedule of SGLang (.json or .json.gz)"
-    with opened(path) as stream:
-        data = stream.read(MAX_WHOLE_BYTES + 1)
-    if len(data) > MAX_WHOLE_BYTES:
-        raise too_large(path)
     try:
-        known = msgspec.convert(json_value(decoded(data, path, wanted), path, wanted), _Recorded)
+        known = msgspec.convert(read_recording(path, wanted), _Recorded)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         said = str(error).replace("`", '"').replace('"$.', '"')
         raise InputError(f'"{path}" is not a recorded schedule of SGLang: {said}.') from None
@@ -138,14 +132,14 @@ def load_recording(path: Path) -> Case:
     return msgspec.to_builtins(known, builtin_types=(tuple,))  # type: ignore[no-any-return]
 
 
-def recorded_verdicts(folder: Path) -> Iterator[dict[str, Any]]:
+def recorded_verdicts(path: Path) -> Iterator[dict[str, Any]]:
     """The engine of the first recording, then one verdict for each, with its file."""
-    paths = find_recordings([folder])
-    cases = [load_recording(path) for path in paths]
+    paths = recordings_below(path, "SGLang")
+    cases = [load_recording(one) for one in paths]
     version = cases[0]["engine"].removeprefix("sglang ")
     yield {"version": version, "engine_profile": "sglang-0.5", "cases": len(cases)}
-    for path, case in zip(paths, cases, strict=True):
-        yield {"recording": str(path), **_verdict(path, case)}
+    for one, case in zip(paths, cases, strict=True):
+        yield {"recording": str(one), **_verdict(one, case)}
 
 
 def _verdict(path: Path, case: Case) -> dict[str, Any]:

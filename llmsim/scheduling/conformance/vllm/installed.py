@@ -1,12 +1,11 @@
-"""`--scheduler vllm`: a run whose steps the installed vLLM's own scheduler and KV cache manager
-form.
+"""`--scheduler vllm`: a run whose steps the installed vLLM's own engine core forms.
 
-Slower than `vllm_v1` by two orders of magnitude, and for vLLM 0.24 the same to the step; for
-another version it is that version. Prompts are made of token ids that are equal where the
+Slower than `vllm_v1` by two orders of magnitude, and for vLLM 0.24 and 0.33 the same to the step;
+for another version it is that version. Prompts are made of token ids that are equal where the
 workload's content is, since nothing else is known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,16 +14,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from llmsim.config import EngineArgs
+from llmsim.config.engine.profile import PROVEN
+from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_S, Workload
 from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE, offloading_options
+from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.vllm.live import (
-    LiveRequest,
-    VllmScheduler,
     installed_version,
-    prompt_alone,
     resolve,
+    scheduler_of,
 )
+from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
+from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 from llmsim.workload.content import adapter_numbers, numbered_inputs
 
 NAME = "vllm"
@@ -44,20 +46,89 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
             "the scheduler vllm is the installed vLLM's own, but there is none; install "
             "llmsim[vllm]"
         )
-    options = engine_options(engine, config) | _encoder_budgets(config.encoder, workload)
-    options |= _connector(config)
-    vllm_config, scheduler = resolve({"config": options})
-    slots = engine.max_loras is not None
-    requests = live_requests(workload, stops=not engine.ignore_eos, slots=slots)
+    options = engine_options(engine, config) | _limits(engine, config)
+    options |= _encoder_budgets(config.encoder, workload) | _connector(config)
+    options |= _stages(engine, config) | _tables(config.kv)
+    if engine.speculation is not None:
+        options["speculative"] |= _drafter(engine.speculation)
+    core = _engine_core(options)
+    requests = live_requests(
+        workload,
+        stops=not engine.ignore_eos,
+        slots=engine.max_loras is not None,
+        ahead=getattr(core.vllm_config, "num_hash_lookahead_tokens", 0),
+    )
     if "encoder_tokens" in options:
         requests = _with_images(requests, workload)
     if config.kv_producer:
         states = config.prefill_all_but_last_token
         requests = [prompt_alone(one, all_but_last=states) for one in requests]
-    interval = engine.limits.prefill_schedule_interval
-    return VllmScheduler(
-        requests, vllm_config, scheduler, config.speculation, interval, config.load_failures
-    )
+    return scheduler_of(core, requests, config.speculation, config.load_failures)
+
+
+def _engine_core(options: dict[str, Any]) -> Any:
+    try:
+        return resolve({"config": options})
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"vLLM {installed_version()} is installed, but its engine core does not run in this "
+            f"environment ({words_of(error)}); repair it, or install vllm=={PROVEN[-1]}.0"
+        ) from error
+
+
+def _limits(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    """Options of a case (`conformance.cases`) that limit a step, and over how many devices a block
+    is spread.
+    """
+    limits = engine.limits
+    return {
+        "max_num_scheduled_tokens": config.max_num_scheduled_tokens,
+        "prefill_schedule_interval": limits.prefill_schedule_interval,
+        "long_prefill_token_threshold_adaptive": limits.adaptive_threshold,
+        "max_num_active_seqs": limits.max_num_active_seqs,
+        "decode_context_parallel_size": config.kv.block_size // engine.block_size,
+    }
+
+
+def _drafter(speculation: Speculation) -> dict[str, Any]:
+    """What the drafts of a case say beside their method and number."""
+    options: dict[str, Any] = {}
+    if speculation.modules > 1:
+        options["num_nextn_predict_layers"] = speculation.modules
+    if speculation.tokens_by_sequences:
+        ranges = _ranges(speculation.tokens_by_sequences)
+        options["num_speculative_tokens_per_batch_size"] = ranges
+    return options
+
+
+def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    """Options of a case for a group of pipeline stages; the model runners differ with these
+    alone.
+    """
+    if config.stages == 1:
+        return {}
+    v2 = bool(engine.use_v2_model_runner)
+    if engine.speculation is not None and not (v2 and engine.async_scheduling):
+        raise InputError(
+            f"the installed vLLM verifies drafts in {config.stages} pipeline stages only with "
+            "async_scheduling and use_v2_model_runner; set both, or remove speculative_config"
+        )
+    return {"pipeline_parallel_size": config.stages, "use_v2_model_runner": v2}
+
+
+def _tables(kv: Any) -> dict[str, Any]:
+    """Options of a case where layers of several kinds share the blocks by tables of their own."""
+    if not kv.tables.windows:
+        return {}
+    options = {
+        "kv_windows": list(kv.tables.windows),
+        "prefix_cache_retention_interval": kv.tables.retention,
+    }
+    if kv.tables.block_sizes:
+        options["kv_block_sizes"] = list(kv.tables.block_sizes)
+    if kv.tables.states.match_unit:
+        options["prefix_match_unit"] = kv.tables.states.match_unit
+    return options
 
 
 def _connector(config: Any) -> dict[str, Any]:
@@ -77,15 +148,17 @@ def _connector(config: Any) -> dict[str, Any]:
     return {"role": role, "connector": connector}
 
 
-def live_requests(workload: Workload, *, stops: bool, slots: bool = False) -> list[LiveRequest]:
+def live_requests(
+    workload: Workload, *, stops: bool, slots: bool = False, ahead: int = 0
+) -> list[LiveRequest]:
     """The requests by row; their tokens are equal where the workload's content is, and `slots` says
-    that they have their LoRA adapters.
+    that they have their LoRA adapters. Keys of blocks cover `ahead` tokens behind them.
     """
     loras = np.zeros(len(workload), np.int32)
     if slots and workload.adapter is not None:
         loras = adapter_numbers(workload.adapter)
     return [
-        replace(_request(workload, row), stops=stops, lora=lora)
+        replace(_request(workload, row, ahead), stops=stops, lora=lora)
         for row, lora in enumerate(loras.tolist())
     ]
 
@@ -140,8 +213,19 @@ def engine_options(engine: EngineArgs, config: Any) -> dict[str, Any]:
     return options
 
 
-def _request(workload: Workload, row: int) -> LiveRequest:
-    token = _tokens(workload, row)
+def _ranges(drafts_by_sequences: Sequence[int]) -> list[list[int]]:
+    """[first, last, drafts] of equal drafts by the number of sequences, from 1."""
+    ranges: list[list[int]] = []
+    for number, drafts in enumerate(drafts_by_sequences[1:], start=1):
+        if ranges and ranges[-1][2] == drafts:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number, drafts])
+    return ranges
+
+
+def _request(workload: Workload, row: int, ahead: int = 0) -> LiveRequest:
+    token = _tokens(workload, row, ahead)
     tokens = int(workload.input_tokens[row])
     return LiveRequest(
         name=f"{row:09d}",
@@ -158,17 +242,24 @@ def _after(token: Callable[[int], int], tokens: int, offset: int) -> int:
     return token(tokens + offset)
 
 
-def _tokens(workload: Workload, row: int) -> Callable[[int], int]:
-    """Position of a request's stream -> token id."""
-    keys = workload.keys[workload.key_offsets[row] : workload.key_offsets[row + 1]].tolist()
+def _tokens(workload: Workload, row: int, ahead: int) -> Callable[[int], int]:
+    """Position of a request's stream -> token id.
+
+    Of the tokens behind a block that its key covers, only whole units of content can be told apart
+    (llmsim/native/kv/kv_cache.cpp): the others are those of every request with that block.
+    """
+    first, end = workload.key_offsets[row : row + 2]
+    keys: list[int] = workload.keys[first:end].tolist()
     unit = workload.granularity
+    untold = ahead % unit
 
     def token(position: int) -> int:
         block, offset = divmod(position, unit)
-        return (
-            keys[block] * unit + offset
-            if block < len(keys)
-            else OWN + row * _PER_REQUEST + position
-        )
+        is_untold = offset < untold and 0 < block <= len(keys)
+        if is_untold:
+            return -(keys[block - 1] * unit + offset) - 1
+        if block < len(keys):
+            return keys[block] * unit + offset
+        return OWN + row * _PER_REQUEST + position
 
     return token

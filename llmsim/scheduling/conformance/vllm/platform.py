@@ -67,7 +67,9 @@ def prepare_runner(v2: bool) -> None:
     draft models.
     """
     import vllm.config.vllm as config
+    from vllm import envs
 
+    envs.disable_envs_cache()  # an engine core that was made before has put it on
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(v2))
     if v2:
         config.HAS_TRITON = True  # its kernels are never run

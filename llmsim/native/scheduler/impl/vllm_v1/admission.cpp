@@ -162,6 +162,7 @@ VllmV1::Admission VllmV1::reserve(Ps now, RequestId request) {
   }
   const std::int32_t known = comes(request, hit, recalled, loaded);
   const bool whole = known == loaded;
+  note_external(request, s, hit, loaded - hit, log_, counters_);
   park({request, std::min(hit + recalled, known), known, recalled > 0 ? 2 : 1, whole, !whole});
   s.remote_kv = false;  // only once: after a preemption it is computed here
   reserved_.push_back({request, hit + recalled});
@@ -174,6 +175,7 @@ VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std:
   if (!room_to_load(sequences_[request], slots)) return Admission::kNoRoom;
   kv_.load(request, hit, recalled, slots, hits_);
   const std::int32_t known = comes(request, hit, recalled, loaded);
+  note_external(request, sequences_[request], hit, recalled, log_, counters_);
   park({request, known, known, 1, /*remote=*/false, known < loaded});
   log_.begin_load(request, now);
   return Admission::kParked;
@@ -344,6 +346,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
   leave_queues(request);
   start(request, cached);
   if (config_.kv.prefix_caching) note_hit(s, hit, counters_);
+  if (kv_.below().there()) note_external(request, s, hit, recalled, log_, counters_);
   note_start(request, s, now, cached, /*prompt_elsewhere=*/false, log_, counters_);
   if (parks() && cached + tokens < s.num_tokens) note_partly_prefilled(request);
   if (encoder_.on()) encoder_.encode_planned(request);

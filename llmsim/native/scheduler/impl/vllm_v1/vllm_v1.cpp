@@ -77,6 +77,12 @@ Gauges VllmV1::gauges() const {
           .pool = {pool.total(), pool.num_free(), pool.num_free_keyed()}};
 }
 
+std::int32_t VllmV1::num_deferred() const {
+  std::int32_t deferred = parked_.size();
+  waiting_.each([&](RequestId request) { deferred += sequences_[request].passed_over; });
+  return deferred;
+}
+
 Limits VllmV1::limits() const {
   const std::int32_t undecided = config_.async_scheduling ? 2 : 1;  // batches whose drafts may fail
   const std::int32_t ahead = config_.speculation.tokens * undecided + config_.speculation.lookahead;

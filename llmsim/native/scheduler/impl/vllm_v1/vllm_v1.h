@@ -45,6 +45,7 @@ class VllmV1 final : public Scheduler,
   bool queues_empty_batches() const override { return true; }
 
   Gauges gauges() const override;
+  std::int32_t num_deferred() const override;
   const SchedulerCounters& counters() const override { return counters_; }
   Limits limits() const override;
   std::int64_t most_blocks(std::int64_t slots) const override {

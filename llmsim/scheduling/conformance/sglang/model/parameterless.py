@@ -14,6 +14,9 @@ class LlamaForCausalLM(torch.nn.Module):  # type: ignore[misc]
         self.config = config
         self.nothing = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
 
+    def set_eagle3_layers_to_capture(self, _: Any) -> None:
+        """There are no hidden states for a drafter."""
+
     def load_weights(self, weights: Iterable[Any]) -> None:
         """Reads the weights and drops them."""
         for _ in weights:

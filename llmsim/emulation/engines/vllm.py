@@ -1,0 +1,225 @@
+"""vLLM's server as an emulation starts it and talks to it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmsim import _native
+from llmsim.api.preparation.prepare import Prepared
+from llmsim.config.errors import NotYetError
+from llmsim.emulation.devices import drafts_by_sequences
+from llmsim.emulation.engines.engine import Endpoint
+from llmsim.emulation.engines.installed import installed_version
+from llmsim.emulation.requests import VOCABULARY
+from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.server import engine_environment
+from llmsim.emulation.words import WORDS
+from llmsim.lowering import LoweredGroup
+from llmsim.scheduling.conformance.vllm.installed import engine_options
+from llmsim.scheduling.conformance.vllm.live import engine_profile_of
+from llmsim.scheduling.conformance.vllm.platform import write_model
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
+
+_ENTRY_POINTS = """[vllm.platform_plugins]
+llmsim = llmsim.emulation.in_engine.plugin:platform
+
+[vllm.general_plugins]
+llmsim_clock = llmsim.emulation.in_engine.plugin:general
+"""
+_BALANCED = "vllm-0.33"
+"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
+_FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
+"""Flags of vLLM whose names are not those of `engine_options`."""
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+class Completions:
+    """OpenAI's endpoint, with token ids in place of text."""
+
+    path = "/v1/completions"
+
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request; the header names its rank."""
+        tokens = 1 if prompt_alone else one.output_tokens
+        end: dict[str, object] = {"max_tokens": tokens, "ignore_eos": True}
+        if one.stops and not prompt_alone:
+            end = {"stop_token_ids": [one.output(one.output_tokens - 1)], "ignore_eos": True}
+        return (
+            {"model": model, "prompt": one.prompt(), "stream": True}
+            | {"return_token_ids": True, "temperature": 0}
+            | ({"priority": one.priority} if one.priority else {})
+            | end
+        )
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event brings."""
+        return token_ids_of(event)
+
+
+class VllmApi:
+    """A stream tells its token ids where it is asked to; the name goes as a header."""
+
+    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+        """The JSON of a request that a client has sent to `path`."""
+        return asked | {"return_token_ids": True} if asked.get("stream") else asked
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event brings."""
+        return token_ids_of(event)
+
+
+def token_ids_of(event: bytes) -> int:
+    """How many token ids stand in an event of a streamed answer."""
+    return sum(len(one.token_ids or ()) for one in _chunks.decode(event).choices)
+
+
+class Vllm:
+    """vLLM, through its plug-in points."""
+
+    name, title, before_client = "vllm", "vLLM", ""
+    openai = VllmApi()
+
+    def options(self) -> list[str]:
+        """There are none: vLLM's scheduler is the default."""
+        return []
+
+    def check(self, prepared: Prepared, engine_args: Sequence[str]) -> None:
+        """What instances may be is asked by `engine_stages`."""
+
+    def version(self, python: Path) -> str:
+        """The version of vLLM that this interpreter has; InputError where it has none."""
+        return installed_version(python, self.name, self.title, "VLLM=0.33.0")
+
+    def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
+        """Options for data-parallel ranks; NotYetError for a release that does not run them as the
+        simulation does.
+        """
+        engine = stages[0].servers[0]
+        if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
+            raise NotYetError(
+                f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes "
+                "ranks in lock-step, by other rules than 0.33; name an interpreter with that"
+            )
+        if engine.lockstep is not None:
+            return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
+        return []
+
+    def endpoint(self, server: EngineServer) -> Endpoint:
+        """OpenAI's."""
+        return Completions()
+
+    def ranks_requests(self, server: EngineServer) -> bool:
+        """With `--scheduling-policy priority`."""
+        return server.first.engine.scheduling_policy == "priority"
+
+    def drafts_after(self, speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
+        """By the number of sequences."""
+        return drafts_by_sequences(speculation, items)
+
+    def settings(self, server: EngineServer) -> dict[str, object]:
+        """What the plug-in has to know beside the clock."""
+        group = server.first
+        return {
+            "connector": server.connector,
+            "lockstep": server.lockstep is not None,
+            "kv_tables": kv_tables_of(group),
+            "device_name": group.info.hardware,
+            "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
+            "v2_runner": bool(group.engine.use_v2_model_runner),
+        }
+
+    def program(self, name: str, python: Path) -> list[str]:
+        """`vllm` is there where no such program is installed, too."""
+        return vllm_command(python) if name == "vllm" else []
+
+    def environment(
+        self, server: EngineServer, settings: dict[str, object], folder: Path
+    ) -> dict[str, str]:
+        """The environment of vLLM's processes."""
+        environment = engine_environment(settings, folder, _ENTRY_POINTS)
+        return environment | {
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # the coordinator loads no plug-ins of its own
+            "VLLM_PLUGINS": "llmsim,llmsim_clock",
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(server.first.engine.use_v2_model_runner))),
+        }
+
+    def command(self, python: Path, server: EngineServer, model: Path, port: int) -> list[str]:
+        """The server takes text only where the folder `model` has a tokenizer."""
+        group = server.first
+        has_words = (model / "tokenizer.json").exists()
+        folder = write_model(
+            model,
+            group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
+            WORDS if has_words else VOCABULARY,
+            group.model.num_experts if server.lockstep is not None else 0,
+        )
+        words = [] if has_words else ["--skip-tokenizer-init"]
+        words += [*_options(server, str(model)), "--host", "127.0.0.1", "--port", str(port)]
+        return [*vllm_command(python), "serve", folder, *words]
+
+
+def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:
+    """What each table of blocks sees (`layer_spec`), and the tokens in its blocks; 0: the
+    engine's.
+    """
+    assert group.scheduler is not None, "engine_stages looked"
+    tables = group.scheduler.kv.tables
+    sizes = tables.block_sizes or [0] * len(tables.windows)
+    return list(zip(tables.windows, sizes, strict=True)) or [(0, 0)]
+
+
+def vllm_command(python: Path) -> list[str]:
+    """The words in place of `vllm`."""
+    return [str(python), "-m", "vllm.entrypoints.cli.main"]
+
+
+def _options(engine: EngineServer, model: str) -> list[str]:
+    """The engine's options as flags; `model` stands for a drafter's, too."""
+    group = engine.first
+    words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
+    words += ["--disable-uvicorn-access-log"]
+    words += ["--tensor-parallel-size", str(group.layout.tp)]
+    words += ["--pipeline-parallel-size", str(group.layout.pp)]
+    if len(engine.groups) > 1:
+        words += ["--data-parallel-size", str(len(engine.groups)), "--api-server-count", "1"]
+    if engine.lockstep is not None and group.layout.ep > 1:
+        words.append("--enable-expert-parallel")
+    if engine.connector is not None:
+        words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
+    options = engine_options(group.engine, group.scheduler)
+    speculative = options.pop("speculative", None)
+    if speculative is not None:
+        drafter = {} if speculative["method"] == "ngram" else {"model": model}
+        words += ["--speculative-config", json.dumps(speculative | drafter)]
+    for name, value in options.items():
+        flag = _FLAGS.get(name, name.replace("_", "-"))
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
+    return {
+        "kv_connector": "VirtualConnector",
+        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": connector,
+    }

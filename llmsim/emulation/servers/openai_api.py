@@ -1,0 +1,17 @@
+"""What a relay asks of an engine's server for the OpenAI API."""
+
+from typing import Any, Protocol
+
+
+class OpenAiApi(Protocol):
+    """How an engine's server for the OpenAI API tells what has come of a client's request."""
+
+    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+        """The JSON of the request that a client has sent to `path`, as the server gets it under
+        our name.
+        """
+        ...
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event of a streamed answer brings."""
+        ...
