@@ -474,8 +474,7 @@ void Group::report_reserved(Ps now) {
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears =
-        idle() && !others_run_ && !moved_.empty() && moved_.front().seen <= now;
+    const bool hears = idle() && !others_run_ && !moved_.empty() && moved_.front().seen <= now;
     if (!hears) return false;
     hear_of_moved(now, now);
   }
