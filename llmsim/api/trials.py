@@ -137,9 +137,10 @@ def diagnosed(
     where simulation and log are close, or where they served different requests.
     """
     from llmsim.api.run import settings_of
-    from llmsim.validation.fit.doctor import served_other_work, sick
+    from llmsim.validation.fit.doctor import FEWEST, served_other_work, sick
 
-    if not sick(comparison) or served_other_work(comparison):
+    few = comparison.num_paired < FEWEST
+    if few or not sick(comparison) or served_other_work(comparison):
         return comparison
 
     def described() -> Trial:

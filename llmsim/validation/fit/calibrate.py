@@ -135,7 +135,8 @@ class Calibrator:
         return first, second
 
     def _num_cold(self, real: Recording, middle: int) -> int:
-        cold = int((real.arrival_s < self.skip_seconds).sum()) if real.has_arrivals else 0
+        first = real.arrival_s[:middle]
+        cold = int((first < self.skip_seconds).sum()) if real.has_arrivals else 0
         if cold > middle // 2 or middle - cold < FEWEST:
             raise InputError(
                 f"{real.source}: {cold} of the {middle} requests of the first half arrive in the "
@@ -186,8 +187,13 @@ def calibrate(
         check_constant(name, available)
     if len(real) < 2 * FEWEST:
         raise InputError(
-            f"{real.source}: {len(real)} requests; two halves of at least {FEWEST} are needed to "
-            "fit and test"
+            f"{real.source}: fitting and testing need two halves of at least {FEWEST} requests; "
+            f"the log has {len(real)}"
+        )
+    if not (real.latency_s > 0).any():
+        raise InputError(
+            f"{real.source}: no request takes any time, so that no constant can be fitted; give "
+            "the time of each last token"
         )
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
     _refuse_other_work(real, calibrator.run({}))

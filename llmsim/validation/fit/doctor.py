@@ -32,6 +32,8 @@ EXPLAINS = 0.5
 """An option is named if it halves the error, and that which constants of the machine leave."""
 ALIKE, ALIKE_PERCENT = 1.15, 0.3
 """Options whose errors differ by less explain a log equally; the likelier one is named."""
+FEWEST = 10
+"""Requests from which a log says more than chance."""
 OTHER_WORK = ("lengths", "counts")
 """Findings of a log that does not hold the requests that are simulated."""
 SETTLED = 0.005
@@ -146,7 +148,7 @@ def diagnose(
 
     `with_constants` is the score of the best calibration: an option must explain more.
     """
-    if with_constants < HEALTHY_PERCENT:
+    if with_constants < HEALTHY_PERCENT or len(real) < FEWEST:
         return None
     doctor = _Doctor(replace(real, itl_s=None), simulate, skip_seconds)
     before = doctor.score({}, {})
@@ -207,11 +209,17 @@ class _Doctor:
 
     def __init__(self, real: Recording, simulate: SimulateWith, skip_seconds: float) -> None:
         self._real, self._simulate, self._skip_seconds = real, simulate, skip_seconds
+        self._most_served = 0
         self._described: dict[tuple[tuple[str, float], ...], Comparison] = {}
 
     def score(self, changed: Mapping[str, Any], constants: Mapping[str, float]) -> float:
-        """The error of one simulation."""
-        return score(self._compared(changed, constants))
+        """The error of one simulation; infinite where it turns requests away."""
+        return self._score(self._compared(changed, constants))
+
+    def _score(self, compared: Comparison) -> float:
+        served = len(compared.pairs.real)
+        self._most_served = max(served, self._most_served)
+        return score(compared) if served == self._most_served else np.inf
 
     def finals(self, tried: Iterable[Suspect]) -> list[tuple[Suspect, _Explained]]:
         """The options that explain most in a first round, at the speeds that suit them best; the
@@ -242,7 +250,8 @@ class _Doctor:
         best, logarithm = _Explained(np.inf, 1.0), 0.0
         for _ in range(TRIES):
             compared = self._compared(changed, {SPEED.name: math.exp(logarithm)})
-            best = min(best, _Explained(score(compared), math.exp(logarithm)), key=_score)
+            explained = _Explained(self._score(compared), math.exp(logarithm))
+            best = min(best, explained, key=_score)
             tpot = compared.statistics["tpot"]["mean"]
             known = tpot.real > 0 and tpot.simulated > 0
             if not known or abs(tpot.simulated / tpot.real - 1) < SETTLED:
