@@ -57,8 +57,13 @@ FINALISTS = 3
 FIRST_STEP = 1.06
 NOTHING: Mapping[str, float] = MappingProxyType({"time_factor": 1.0, "host_gap_ns": 0.0})
 """Values of constants that change nothing."""
-BLOCKS = Axis("num_gpu_blocks_override", 0.94, 1.06, 6e-3, logarithmic=True, coarse=5)
-"""Numbers of blocks near the best one, as factors."""
+NEARBY: Mapping[str, Axis] = MappingProxyType(
+    {
+        "num_gpu_blocks_override": Axis("blocks", 0.94, 1.06, 6e-3, logarithmic=True, coarse=5),
+        "max_num_batched_tokens": Axis("tokens", 0.6, 1.6, 0.05, logarithmic=True, coarse=7),
+    }
+)
+"""Values that are tried near the best one, as factors, where a log shows no value itself."""
 
 
 @dataclass(frozen=True)
@@ -264,24 +269,29 @@ class _Doctor:
         return best
 
     def _refined(self, suspect: Suspect, explained: _Explained) -> tuple[Suspect, _Explained]:
-        """A finalist at the speed, and with the number of blocks, that suit it best."""
+        """A finalist at the speed, and with the value near its own, that suit it best."""
         if explained.score > SETTLED:
             found = self.at_best({suspect.option: suspect.value}, SPEED)
             explained = min(explained, _Explained(found.objective, found.value), key=_score)
-        if suspect.option != BLOCKS.name:
+        nearby = NEARBY.get(suspect.option)
+        if nearby is None or explained.score <= SETTLED:
             return suspect, explained
         constants = {SPEED.name: explained.time_factor}
 
-        def blocks(factor: float) -> int:
+        def value(factor: float) -> int:
             return max(1, round(factor * int(suspect.value)))
 
-        found = minimise(
-            lambda factor: self.score({BLOCKS.name: blocks(factor)}, constants), BLOCKS
-        )
+        def error(factor: float) -> float:
+            try:
+                return self.score({suspect.option: value(factor)}, constants)
+            except LlmsimError:  # too few for another option of the server
+                return np.inf
+
+        found = minimise(error, nearby)
         if found.objective >= explained.score:
             return suspect, explained
-        suspect = replace(suspect, value=blocks(found.value))
-        return suspect, replace(explained, score=found.objective)
+        refined = replace(suspect, value=value(found.value))
+        return refined, replace(explained, score=found.objective)
 
     def _compared(self, changed: Mapping[str, Any], constants: Mapping[str, float]) -> Comparison:
         """One simulation beside the log; those of the described options are remembered."""

@@ -10,8 +10,8 @@ from llmsim.config import EngineArgs
 from llmsim.config.engine.schedulers import SGLANG
 from llmsim.validation.logs.recording import Float64, Recording
 
-BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
-"""Token budgets that vLLM's defaults and its documentation name."""
+BUDGETS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
+"""Token budgets that vLLM's defaults and its documentation name, and some between them."""
 THRESHOLDS = (512, 1024, 2048)
 PROFILES = ("vllm-0.8", "vllm-0.11", "vllm-0.19", "vllm-0.33")
 """Releases whose host, defaults or depth of asynchronous scheduling differ most."""
