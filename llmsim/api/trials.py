@@ -58,7 +58,7 @@ class Trial:
         from llmsim.api.preparation.prepare import with_workload
         from llmsim.api.verdicts.verdict import check_backend
         from llmsim.api.workload import workload_source
-        from llmsim.simulate import simulate
+        from llmsim.simulation.run import simulate
         from llmsim.validation.logs.recording import recording_of
 
         prepared = with_workload(
