@@ -1,17 +1,14 @@
 """Withholds one option from ten simulated logs and prints which option the log doctor names."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from msgspec.structs import replace
-
-from llmsim.api.preparation.prepare import prepare, trial
+from llmsim.api.cluster import Cluster
+from llmsim.api.preparation.prepare import trial
+from llmsim.api.trials import Trial
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.cli.run.arguments import checked_options
-from llmsim.validation.fit.doctor import diagnose
-from llmsim.validation.logs.recording import Recording, recording_of
+from llmsim.validation.logs.recording import recording_of
 
 CLUSTER = Path(__file__).resolve().parents[1] / "cluster_config" / "h100_llama31_8b.json"
 LONG = "synthetic:n=150,rate=20,input=lognormal:600,output=lognormal:150,seed=5"
@@ -43,14 +40,9 @@ CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
 def named(trace: str, hidden: tuple[str, ...], known: tuple[str, ...]) -> str:
     """What the doctor says of the log of a server with `hidden` options."""
     common = ("--cluster-config", str(CLUSTER), "--dataset", trace, "--cost-source", "roofline")
-    described = checked_options([*common, *known])
     log = recording_of(trial(checked_options([*common, *known, *hidden])))
-    engine = prepare(described).lowered.groups[0].engine
-
-    def simulate(changed: Mapping[str, Any]) -> Recording:
-        return recording_of(trial(replace(described, engine={**described.engine, **changed})))
-
-    found = diagnose(log, simulate, engine, skip_seconds=0.0)
+    described = Trial(Cluster.load(CLUSTER), trace, checked_options([*common, *known]))
+    found = described.diagnosis(log, skip_seconds=0.0)
     return "nothing" if found is None else f"{found.suspect.option} {found.suspect.value}"
 
 

@@ -11,13 +11,13 @@ from llmsim.api.cluster import Cluster, cluster_of
 from llmsim.api.python_values import typed
 from llmsim.api.python_words import in_python_words
 from llmsim.api.result import Result
+from llmsim.api.trials import Trial, diagnosed, inputs_of
 from llmsim.config.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from llmsim.api.checked.run_options import RunOptions
-    from llmsim.lowering import Calibration, LoweredDeployment
+    from llmsim.lowering import LoweredDeployment
     from llmsim.lowering.types import LoweredGroup
-    from llmsim.validation import Comparison, Recording
+    from llmsim.validation import Comparison
 
 SKIP_SECONDS = 2.0
 """Requests of the first seconds met a cold engine and are left out of paired errors."""
@@ -43,7 +43,9 @@ def validate(
     if not isinstance(run, Result):
         run = typed("run", run, Path)
     simulated = recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
-    return compare(real, simulated, skip_seconds)
+    comparison = compare(real, simulated, skip_seconds)
+    inputs = run.inputs if isinstance(run, Result) else inputs_of(Path(run))
+    return comparison if inputs is None else diagnosed(comparison, real, inputs, Path(log))
 
 
 def calibrate(
@@ -61,6 +63,8 @@ def calibrate(
     as `llmsim calibrate --fit` does. Raises InputError, and InfeasibleError where one would be
     needed and none is kept.
     """
+    from llmsim.api.checked.run_options import checked
+    from llmsim.api.run import _given
     from llmsim.validation import read_recording
     from llmsim.validation.fit.calibrate import calibrate as fitted
     from llmsim.validation.fit.calibrate import calibration_json, refusal
@@ -74,7 +78,10 @@ def calibrate(
     real = read_recording(typed("log", log, Path))
     arrivals = Path(log) if real.has_arrivals else None
     with in_python_words(options):
-        trial = _Trial(cluster_of(cluster), workload, options, arrivals)
+        file = cluster_of(cluster)
+        settings = checked(_given(file, options))
+        settings = replace(settings, arrivals=settings.arrivals or arrivals)
+        trial = Trial(file, workload, settings)
         hardware, available = fitted_constants(trial.lowered())
         report = fitted(
             real,
@@ -83,6 +90,7 @@ def calibrate(
             wanted=tuple(fit),
             available=available,
             skip_seconds=skip_seconds,
+            doctor=lambda real, constants: trial.diagnosis(real, skip_seconds, constants),
         )
     reason = refusal(report)
     if reason is not None:
@@ -90,49 +98,6 @@ def calibrate(
     source = f"{log}, first {len(real) // 2} of {len(real)} requests"
     found: dict[str, Any] = calibration_json(report, source=source)
     return found
-
-
-class _Trial:
-    """A deployment that is run again and again with other constants."""
-
-    def __init__(
-        self, cluster: Cluster, workload: Any, options: Mapping[str, Any], log: Path | None
-    ) -> None:
-        from llmsim.api.checked.run_options import checked
-        from llmsim.api.run import _given
-
-        self._cluster, self._workload = cluster, workload
-        settings = checked(_given(cluster, options))
-        self._settings: RunOptions = replace(settings, arrivals=settings.arrivals or log)
-
-    def lowered(self) -> "LoweredDeployment":
-        """The deployment without any constant."""
-        from llmsim.api.preparation.prepare import compile_cluster
-
-        return compile_cluster(self._cluster.parsed(), self._settings).lowered
-
-    def recording(self, calibration: "Calibration | None") -> "Recording":
-        """One run as a recording."""
-        from llmsim.api.preparation.prepare import compile_cluster, with_workload
-        from llmsim.api.verdicts.verdict import check_backend
-        from llmsim.api.workload import workload_source
-        from llmsim.simulation.run import simulate
-        from llmsim.validation.logs.recording import recording_of
-
-        settings = replace(self._settings, calibration=calibration)
-        compiled = compile_cluster(self._cluster.parsed(), settings)
-        prepared = with_workload(
-            compiled,
-            settings,
-            workload_source(self._workload),
-            record_series=False,
-            record_steps=False,
-        )
-        results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
-        if results.interrupted:
-            raise KeyboardInterrupt
-        check_backend(results)
-        return recording_of(results)
 
 
 def fitted_constants(lowered: "LoweredDeployment") -> tuple[str, tuple[str, ...]]:

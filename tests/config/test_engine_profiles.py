@@ -182,6 +182,16 @@ def test_batch_defaults_by_card(
     assert (args.max_num_batched_tokens, args.max_num_seqs) == (tokens, seqs)
 
 
+@pytest.mark.parametrize(
+    ("profile", "tokens", "seqs"), [("vllm-0.24", 8192, 1024), ("vllm-0.33", 2048, 256)]
+)
+def test_gb10_has_the_memory_of_a_large_card_and_not_its_compute(
+    profile: str, tokens: int, seqs: int
+) -> None:
+    args = engine("GB10", 121.69, engine_profile=profile)
+    assert (args.max_num_batched_tokens, args.max_num_seqs) == (tokens, seqs)
+
+
 def test_other_defaults() -> None:
     old, new = engine(engine_profile="vllm-0.19"), engine()
     assert (old.gpu_memory_utilization, new.gpu_memory_utilization) == (0.9, 0.92)

@@ -2,7 +2,9 @@
 
 import pytest
 from builders import needs_database, request
+from msgspec.structs import replace
 
+from llmsim.core import Provenance
 from llmsim.costs.catalog import look
 from llmsim.costs.collectives import collective_pricer
 from llmsim.costs.source import Curve, EngineVersions
@@ -53,3 +55,21 @@ def test_links_price_what_was_never_measured(hardware: str, tp: int) -> None:
 def test_nvlink_is_no_question() -> None:
     curve = reduced("H100", 8, None)
     assert curve is not None and "peer" not in curve.source
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter"])
+def test_nccl_through_the_hosts_memory_is_slower_than_between_peers(name: str) -> None:
+    """No table has NCCL without access; the all-reduces of both machines say what it would take."""
+    asked = {
+        peers: request(
+            hardware="RTXPRO6000", tp=2, peer_to_peer=peers, engine=EngineVersions(vllm="0.24")
+        )
+        for peers in (True, False)
+    }
+    op = next(one for one in asked[True].operators if isinstance(one, Collective))
+    gather = replace(op, collective=name)
+    peers, host = (collective_pricer(one, look(one))(gather) for one in asked.values())
+    assert peers is not None and host is not None
+    assert (host.ps[1:] >= peers.ps[1:]).all() and 2 < host.ps[-1] / peers.ps[-1] < 3
+    assert host.source.endswith(", through host memory")
+    assert set(host.provenance) == {Provenance.SCALED}

@@ -101,7 +101,7 @@ def ttft_growth(recording: Recording) -> float:
 def _concurrency(real: Recording, simulated: Recording) -> list[Finding]:
     """The log stays at a number of answers at once that the simulation passes."""
     (theirs, share), (ours, _) = most_at_once(real), most_at_once(simulated)
-    if share < PLATEAU_SHARE or ours <= 1.1 * theirs:
+    if theirs < 1 or share < PLATEAU_SHARE or ours <= 1.1 * theirs:
         return []
     sentence = (
         f"the log writes at most {theirs} answers at once, and does so for {100 * share:.0f} % of "

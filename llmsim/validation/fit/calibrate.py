@@ -13,7 +13,7 @@ from llmsim.config.errors import InputError, nearest
 from llmsim.lowering.adjust.calibration import KIND, SCHEMA_VERSION, Calibration, calibration_of
 from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.compare.mismatch import ANOTHER_SERVER
-from llmsim.validation.fit.doctor import Diagnosis, score
+from llmsim.validation.fit.doctor import SICK_PERCENT, Diagnosis, plausible, score
 from llmsim.validation.fit.golden_section import Axis, minimise
 from llmsim.validation.fit.nelder_mead import minimise_together
 from llmsim.validation.logs.pairing import Pairs, pair
@@ -64,7 +64,7 @@ MEANS = ("mean_ttft", "mean_tpot", "mean_latency")
 
 
 Doctor = Callable[[Recording, float], Diagnosis | None]
-"""Looks for an option that explains a log better than this score of the chosen constants."""
+"""Looks for an option that explains a log better than this score of the best constants."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,8 @@ class Calibrator:
         return first, second
 
     def _num_cold(self, real: Recording, middle: int) -> int:
-        cold = int((real.arrival_s < self.skip_seconds).sum()) if real.has_arrivals else 0
+        first = real.arrival_s[:middle]
+        cold = int((first < self.skip_seconds).sum()) if real.has_arrivals else 0
         if cold > middle // 2 or middle - cold < FEWEST:
             raise InputError(
                 f"{real.source}: {cold} of the {middle} requests of the first half arrive in the "
@@ -179,15 +180,20 @@ def calibrate(
 
     `wanted` names constants to fit together; empty: each of `available` alone, but the two of the
     link together, and the best of them is chosen. The `doctor` then looks for an option that
-    explains more than the chosen constants. Raises InputError for a constant that is not available
+    explains more than any of them. Raises InputError for a constant that is not available
     here.
     """
     for name in wanted:
         check_constant(name, available)
     if len(real) < 2 * FEWEST:
         raise InputError(
-            f"{real.source}: {len(real)} requests; two halves of at least {FEWEST} are needed to "
-            "fit and test"
+            f"{real.source}: fitting and testing need two halves of at least {FEWEST} requests; "
+            f"the log has {len(real)}"
+        )
+    if not (real.latency_s > 0).any():
+        raise InputError(
+            f"{real.source}: no request takes any time, so that no constant can be fitted; give "
+            "the time of each last token"
         )
     calibrator = Calibrator(replace(real, itl_s=None), simulate, hardware, skip_seconds)
     _refuse_other_work(real, calibrator.run({}))
@@ -200,8 +206,12 @@ def calibrate(
             chosen = fit
     found = _findings(real, calibrator, chosen, skip_seconds)
     if doctor is not None:
-        whole = compare(real, calibrator.run(chosen.constants), skip_seconds)
-        diagnosis = doctor(real, score(whole))
+        scores = [
+            score(compare(real, calibrator.run(fit.constants), skip_seconds))
+            for fit in (unfitted, *fits)
+            if plausible(fit.constants)
+        ]
+        diagnosis = doctor(real, min(scores))
         found += () if diagnosis is None else (diagnosis.finding,)
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
     paired = len(pair(calibrator.real, calibrator.run({})).real)
@@ -265,6 +275,12 @@ def refusal(report: CalibrationReport) -> str | None:
         return (
             "the log does not match the options, and no constant of a machine stands for that: "
             f"{'; '.join(another)}"
+        )
+    ends = [finding.sentence for finding in report.findings if finding.code == "range"]
+    if ends and held_out_means_percent(report.chosen) >= SICK_PERCENT:
+        return (
+            f"no constant explains the log: {'; '.join(ends)}, and the held-out means still differ "
+            f"by {held_out_means_percent(report.chosen):.2f} %"
         )
     if report.chosen.fitted or held_out_means_percent(report.unfitted) <= HELD_OUT_TARGET_PERCENT:
         return None
@@ -404,6 +420,13 @@ def _findings(
                 "something else"
             )
             found.append(Finding("range", True, sentence))
+    if not plausible(chosen.constants):
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in chosen.constants.items())
+        sentence = (
+            f"{shown} makes another machine of the described one; compare hardware, model, dtype, "
+            "tensor_parallel_size, engine_profile and cost source with the server"
+        )
+        found.append(Finding("another machine", True, sentence))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Workload
-from llmsim.validation.logs.pairing import matching_rows
+from llmsim.validation.logs.pairing import matching_rows, refuse_twice
 from llmsim.validation.logs.reader import read_recording
 from llmsim.workload.limits import MAX_TIME_NS
 
@@ -35,6 +35,7 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
             f"{workload.source}: it has sessions, whose calls follow each other; run without "
             "--arrivals"
         )
+    refuse_twice(recording)
     names = workload.request_id or [str(row) for row in range(len(workload))]
     rows = matching_rows(names, recording.request_id)
     if -1 in rows:

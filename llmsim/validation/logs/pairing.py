@@ -28,11 +28,10 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
     Raises InputError when no request is in both, or an id occurs twice.
     """
     for recording in (real, simulated):
-        twice = _twice(recording.request_id)
-        if twice is not None:
+        refuse_twice(recording)
+        if not len(recording):
             raise InputError(
-                f'{recording.source}: the request id "{twice}" occurs twice; each request has '
-                "its own"
+                f"{recording.source}: no request finished; there is nothing to compare"
             )
     matches = matching_rows(real.request_id, simulated.request_id)
     both = [(row, match) for row, match in enumerate(matches) if match >= 0]
@@ -54,6 +53,15 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
         )
         findings.append(Finding("counts", True, sentence))
     return Pairs(_selected(real, rows[:, 0]), _selected(simulated, rows[:, 1]), tuple(findings))
+
+
+def refuse_twice(recording: Recording) -> None:
+    """Raises InputError where two requests have one id."""
+    twice = _twice(recording.request_id)
+    if twice is not None:
+        raise InputError(
+            f'{recording.source}: the request id "{twice}" occurs twice; each request has its own'
+        )
 
 
 def _twice(ids: Sequence[str]) -> str | None:

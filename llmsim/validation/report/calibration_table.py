@@ -1,5 +1,6 @@
 """A calibration as Markdown."""
 
+import math
 from collections.abc import Mapping
 
 from llmsim.validation.compare.compare import Comparison
@@ -76,11 +77,14 @@ def _rows(fit: Fit) -> list[str]:
 
 def _row(name: str, half: str, comparison: Comparison) -> str:
     errors = comparison.errors()
-    cells = [
-        f"{errors[column]:+.2f}" if column.startswith("mean") else f"{errors[column]:.2f}"
-        for column in COLUMNS
-    ]
+    cells = [_cell(column, errors[column]) for column in COLUMNS]
     return f"| {name} | {half} | {' | '.join(cells)} |"
+
+
+def _cell(column: str, error: float) -> str:
+    if not math.isfinite(error):
+        return "-"
+    return f"{error:+.2f}" if column.startswith("mean") else f"{error:.2f}"
 
 
 def _constants(constants: Mapping[str, float]) -> str:

@@ -1,7 +1,7 @@
 """`llmsim calibrate`: fits the constants of one machine to a recorded run of it."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,15 +203,12 @@ def examined(
     watch: Watch = NOBODY,
 ) -> "Diagnosis | None":
     """The engine option that explains a log better than constants do; None where none does."""
-    from llmsim.api.preparation.prepare import prepare
-    from llmsim.validation.fit.doctor import diagnose
+    from llmsim.api.cluster import Cluster
+    from llmsim.api.trials import Trial
 
-    engine = prepare(options).lowered.groups[0].engine
-
-    def simulate(changed: Mapping[str, Any]) -> "Recording":
-        return _simulated(replace(options, engine={**options.engine, **changed}), None, watch)
-
-    return diagnose(log, simulate, engine, skip_seconds, constants)
+    cluster = Cluster.load(options.cluster)
+    trial = Trial(cluster, options.dataset, options, watch.done)
+    return trial.diagnosis(log, skip_seconds, constants)
 
 
 def what_can_be_fitted(options: "RunOptions") -> tuple[str, tuple[str, ...]]:

@@ -34,6 +34,14 @@ def command(
             help="Leaves requests of the first seconds (cold engine) out of paired errors.",
         ),
     ] = 2.0,
+    doctor: Annotated[
+        bool,
+        typer.Option(
+            "--doctor/--no-doctor",
+            help="Runs the simulation again with other options where it is 4 % or more from the "
+            "log, and names the option that explains the log.",
+        ),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")
     ] = False,
@@ -66,7 +74,7 @@ def command(
     if not 0 <= skip_seconds < float("inf"):
         raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
     folder = None if out is None else check_writable_folder(out)
-    texts = _compared(log, output, skip_seconds, plots)
+    texts = _compared(log, output, skip_seconds, plots, doctor)
     if folder is not None:
         for name, text in texts.items():
             with atomic_writer(folder / name) as stream:
@@ -75,10 +83,14 @@ def command(
     return 0
 
 
-def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) -> dict[str, str]:
+def _compared(
+    log: Path, output: Path, skip_seconds: float, plots: Path | None, doctor: bool
+) -> dict[str, str]:
     """The two files of a comparison by name; of single requests, or of means where the log has no
     more. Draws plots.
     """
+    from llmsim.api.trials import diagnosed, inputs_of
+    from llmsim.cli.run.counted import Counted
     from llmsim.export.json import json_text
     from llmsim.validation import read_recording
     from llmsim.validation.compare.compare import compare
@@ -104,6 +116,11 @@ def _compared(log: Path, output: Path, skip_seconds: float, plots: Path | None) 
             f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first"
         )
     comparison = compare(real, simulated, skip_seconds)
+    inputs = inputs_of(output) if doctor else None
+    if inputs is not None:
+        with Counted(quiet=False) as progress:
+            progress.begin("simulations")
+            comparison = diagnosed(comparison, real, inputs, log, progress.done)
     if plots is not None:
         from llmsim.validation.report.plots import write_plots
 

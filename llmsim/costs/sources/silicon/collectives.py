@@ -55,9 +55,31 @@ class CollectiveTables:
             return self._all_reduce(sizes, last, ranks)
         found = self._nccl(op.collective, ranks)
         if found is None:
-            return None
+            return self._of_the_other_machine(op.collective, sizes, ranks)
         label, points, times_us = found
         return _curve(_lookup(points, times_us, sizes), points, sizes, label)
+
+    def _of_the_other_machine(self, name: str, sizes: Floats, ranks: int) -> Curve | None:
+        """NCCL's times of a machine of the other kind, times what all-reduces of as many elements
+        take on this one and on that one: NCCL was not measured on every kind of machine.
+        """
+        wanted = self._request.peer_to_peer
+        if wanted is None:
+            return None
+        rows = nccl_rows(self._database, name, ranks, peer_to_peer=not wanted)
+        here, there = (
+            custom_rows(self._database, ranks, eager=False, peer_to_peer=peers)
+            for peers in (wanted, not wanted)
+        )
+        if rows is None or here is None or there is None:
+            return None
+        label, points, times_us = rows
+        share = _lookup(here[1], here[2], sizes) / _lookup(there[1], there[2], sizes)
+        scaled = _curve(
+            _lookup(points, times_us, sizes) * share, points, sizes, f"{label}, as {here[0]}"
+        )
+        marks = np.full(len(sizes), Provenance.SCALED, dtype=np.uint8)
+        return Curve(scaled.ps, marks, scaled.source)
 
     def _all_reduce(self, sizes: Floats, last: int, ranks: int) -> Curve | None:
         """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM
