@@ -27,6 +27,12 @@ TENSOR_PARALLEL_SIZE, NUM_INSTANCES = "tensor_parallel_size", "num_instances"
 WIDTHS = (TENSOR_PARALLEL_SIZE, "tp_size", "attn_tp_size", "ffn_tp_size", "num_npus", "npu_num")
 """Keys of an instance that grow with its tensor parallelism."""
 Fields = dict[str, Any]
+MOST = 20_000
+"""Requests of the largest log that the doctor looks at beside a comparison: some two minutes."""
+LEFT_OUT = (
+    "the log doctor was left out, as it would simulate {:,} requests some 150 times; give "
+    "llmsim calibrate the log, or compare the first requests of it"
+)
 
 
 class Trial:
@@ -138,10 +144,14 @@ def diagnosed(
     """
     from llmsim.api.run import settings_of
     from llmsim.validation.fit.doctor import FEWEST, served_other_work, sick
+    from llmsim.validation.logs.recording import Finding
 
     few = comparison.num_paired < FEWEST
     if few or not sick(comparison) or served_other_work(comparison):
         return comparison
+    if comparison.num_paired > MOST:
+        left_out = Finding("doctor", False, LEFT_OUT.format(comparison.num_paired))
+        return dataclass_replace(comparison, findings=(*comparison.findings, left_out))
 
     def described() -> Trial:
         return Trial(inputs.cluster, inputs.workload, settings_of(inputs), done)

@@ -9,6 +9,7 @@ import pytest
 from made_logs import CLUSTER, rows_of, run_arguments, simulate, write_engine_log
 
 import llmsim
+from llmsim.api import trials
 from llmsim.api.cluster import Cluster
 from llmsim.api.logs import fitted_constants
 from llmsim.api.preparation.prepare import prepare
@@ -189,6 +190,18 @@ def test_python_validates_and_calibrates_with_the_doctor(tmp_path: Path) -> None
     assert any("max_num_seqs 8 would explain" in one for one in said)
     with pytest.raises(InfeasibleError, match="max_num_seqs 8 would explain"):
         llmsim.calibrate(log, CLUSTER, BUSY, skip_seconds=0, cost_source="roofline")
+
+
+def test_large_logs_are_compared_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = withheld(tmp_path, "--max-num-seqs", "8")
+    monkeypatch.setattr(trials, "MOST", 59)
+    capsys.readouterr()
+    assert main(["validate", str(log), str(tmp_path / "run"), "--skip-seconds", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "the log doctor was left out, as it would simulate 60 requests" in said
+    assert "would explain" not in said
 
 
 def test_a_run_that_cannot_run_again_is_compared_with_a_note(
