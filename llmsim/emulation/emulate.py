@@ -14,6 +14,7 @@ from pathlib import Path
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.core import Workload
+from llmsim.emulation.adapters import numbers_of
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
@@ -22,6 +23,7 @@ from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
+from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
@@ -100,7 +102,10 @@ def emulate(
     engine.check(prepared, engine_args)
     stages = engine_stages(prepared)
     if client is None:
-        check_workload(prepared.workload, hands_over=len(stages) > 1)
+        servers = [one for stage in stages for one in stage.servers]
+        takes_adapters = all(one.adapters for one in servers)
+        hands_over = len(stages) > 1
+        check_workload(prepared.workload, hands_over=hands_over, takes_adapters=takes_adapters)
     elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
             "--endpoint: the requests of a client after -- take no time of the API server beside "
@@ -165,6 +170,7 @@ class _Emulation:
             prepared.workload,
             stops=not group.engine.ignore_eos,
             ranked=engine.ranks_requests(self._engines[0]),
+            slots=bool(self._engines[0].adapters),
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
@@ -172,8 +178,9 @@ class _Emulation:
         links = None
         if len(stages) > 1:
             links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
+        copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         in_step = self._engines[0].lockstep is not None
-        self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
+        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=in_step)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -190,7 +197,8 @@ class _Emulation:
         groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
         if lockstep is None:
             drafts_after = self._engine.drafts_after
-            return [Devices(one, self._model_of(one), drafts_after) for one in groups]
+            adapters = [] if self._client else numbers_of(self._prepared.workload)
+            return [Devices(one, self._model_of(one), drafts_after, adapters) for one in groups]
         rounds = Rounds(groups, lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)

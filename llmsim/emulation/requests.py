@@ -15,11 +15,13 @@ _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
 
-def engine_requests(workload: Workload, *, stops: bool, ranked: bool = False) -> list[LiveRequest]:
+def engine_requests(
+    workload: Workload, *, stops: bool, ranked: bool = False, slots: bool = False
+) -> list[LiveRequest]:
     """The requests by row, with token ids of `VOCABULARY`; equal content has equal ids. Without
-    `ranked`, they have no priorities.
+    `ranked`, they have no priorities, and without `slots` no adapters.
     """
-    requests = [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+    requests = [_in_vocabulary(one) for one in live_requests(workload, stops=stops, slots=slots)]
     return requests if ranked else [replace(one, priority=0) for one in requests]
 
 
@@ -28,10 +30,15 @@ def request_name(row: int) -> str:
     return f"{row:09d}"
 
 
-def check_workload(workload: Workload, *, hands_over: bool) -> None:
+def check_workload(workload: Workload, *, hands_over: bool, takes_adapters: bool = False) -> None:
     """NotYetError where its clients do what ours do not; `hands_over`: prompts and answers are
-    computed apart.
+    computed apart. `takes_adapters`: the servers have slots for them.
     """
+    if workload.adapter is not None and not takes_adapters:
+        raise NotYetError(
+            "adapters of the trace: `llmsim emulate` runs them on vLLM's servers with --max-loras, "
+            "as vLLM takes none without slots; add it, or leave them out"
+        )
     if hands_over and workload.may_give_up:
         raise NotYetError(
             "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks): "
@@ -50,7 +57,6 @@ def check_workload(workload: Workload, *, hands_over: bool) -> None:
             ),
             "drafts of single requests of the trace",
         ),
-        (workload.adapter is not None, "adapters of the trace"),
         (workload.encoder_inputs is not None, "encoder_inputs of the trace"),
         (len(workload) >= 10**9, "more than 999,999,999 requests"),
     ):

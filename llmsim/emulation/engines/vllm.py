@@ -18,6 +18,7 @@ from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
+from llmsim.scheduling.conformance.connectors import HANDOVER, OFFLOADING
 from llmsim.scheduling.conformance.vllm.installed import engine_options
 from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 from llmsim.scheduling.conformance.vllm.platform import write_model
@@ -30,9 +31,18 @@ llmsim = llmsim.emulation.in_engine.plugin:platform
 llmsim_clock = llmsim.emulation.in_engine.plugin:general
 """
 _BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
+"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves and offload
+KV as the simulation does.
+"""
 _FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
 """Flags of vLLM whose names are not those of `engine_options`."""
+
+
+_CONNECTORS = {
+    HANDOVER: ("VirtualConnector", "llmsim.emulation.in_engine.connector"),
+    OFFLOADING: ("SizedOffloading", "llmsim.scheduling.conformance.vllm.offloading"),
+}
+"""The class of a KV connector, and its module."""
 
 
 class _Choice(msgspec.Struct):
@@ -110,11 +120,8 @@ class Vllm:
         simulation does.
         """
         engine = stages[0].servers[0]
-        if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
-            raise NotYetError(
-                f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes "
-                "ranks in lock-step, by other rules than 0.33; name an interpreter with that"
-            )
+        for server in (one for stage in stages for one in stage.servers):
+            _check_release(version, server)
         if engine.lockstep is not None:
             return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
         return []
@@ -174,6 +181,23 @@ class Vllm:
         return [*vllm_command(python), "serve", folder, *words]
 
 
+def _check_release(version: str, server: EngineServer) -> None:
+    """NotYetError for what 0.33 alone does as the simulation."""
+    connector = server.connector
+    for is_so, what in (
+        (
+            len(server.groups) > 1,
+            "chooses among data-parallel engines, and wakes ranks in lock-step,",
+        ),
+        (connector is not None and connector["kind"] == OFFLOADING, "offloads KV"),
+    ):
+        if is_so and engine_profile_of(version) != _BALANCED:
+            raise NotYetError(
+                f"--engine-python: vLLM {version} {what} by other rules than 0.33; "
+                "name an interpreter with that"
+            )
+
+
 def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:
     """What each table of blocks sees (`layer_spec`), and the tokens in its blocks; 0: the
     engine's.
@@ -203,6 +227,7 @@ def _options(engine: EngineServer, model: str) -> list[str]:
     if engine.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     options = engine_options(group.engine, group.scheduler)
+    words += _adapter_words(engine, model)
     speculative = options.pop("speculative", None)
     if speculative is not None:
         drafter = {} if speculative["method"] == "ngram" else {"model": model}
@@ -216,10 +241,26 @@ def _options(engine: EngineServer, model: str) -> list[str]:
     return words
 
 
-def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
+def _adapter_words(server: EngineServer, model: str) -> list[str]:
+    """What vLLM is told of adapters; their files are never read, and `model` stands for them."""
+    engine = server.first.engine
+    if engine.max_loras is None:
+        return []
+    words = ["--enable-lora"]
+    for name in ("max_lora_rank", "max_cpu_loras"):
+        value = getattr(engine, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--fully-sharded-loras"] if engine.fully_sharded_loras else []
+    modules = [json.dumps({"name": name, "path": model}) for name in server.adapters]
+    return [*words, "--lora-modules", *modules] if modules else words
+
+
+def _transfer_config(connector: dict[str, Any]) -> dict[str, Any]:
+    """Our half of a hand-over, or vLLM's own offloading with a pool of so many chunks."""
+    name, module = _CONNECTORS[connector["kind"]]
     return {
-        "kv_connector": "VirtualConnector",
-        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
+        "kv_connector": name,
+        "kv_connector_module_path": module,
         "kv_role": "kv_both",
-        "kv_connector_extra_config": connector,
+        "kv_connector_extra_config": connector["extra"],
     }

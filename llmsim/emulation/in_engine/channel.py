@@ -80,14 +80,27 @@ class Channel:
         self._said(["reserved", row_of(name), cached])
 
     def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
-        """Requests whose KV has moved by that time since it was asked.
+        """Requests whose KV has `arrived`."""
+        return [self._names.pop(row) for row in self.arrived(calls, until_ps)]
+
+    def arrived(self, calls: int, until_ps: int | None = None) -> list[int]:
+        """The numbers of what has moved by that time since it was asked: rows, or jobs of `copies`.
 
         Without a time it is now, and the scheduler hears of it with one of the next `calls` calls.
         """
-        rows = self._asked(["moved", until_ps])
-        if rows and until_ps is None:
+        numbers: list[int] = self._asked(["moved", until_ps])
+        if numbers and until_ps is None:
             self._restless = calls
-        return [self._names.pop(row) for row in rows]
+        return numbers
+
+    def copies(self, asked: dict[str, list[Any]], *, runs: bool, waits: bool) -> None:
+        """The workers are called, with requests (`runs`) or without, and copy this to host memory
+        and back (`HostCopies.asked`). `waits`: it returns when what the step waits for is there.
+        """
+        if waits:
+            self._asked(["copies", asked, runs, waits])
+        else:
+            self._said(["copies", asked, runs, waits])
 
     def rest(self) -> None:
         """Returns when a request is there that was not when it last settled, or KV has moved."""
