@@ -36,6 +36,8 @@ class Channel:
         """Of requests whose KV may move, by row."""
         self._restless = 0
         """How often it does not rest, since the scheduler has still to hear something."""
+        self._has_output = False
+        """Since the last call of the workers, a step has ended, of which the scheduler hears."""
         self._said(["join", rank, os.getpid()])
 
     def park(self) -> None:
@@ -103,8 +105,12 @@ class Channel:
             self._said(["copies", asked, runs, waits])
 
     def rest(self) -> None:
-        """Returns when a request is there that was not when it last settled, or KV has moved."""
-        if self._restless:
+        """Returns when a request is there that was not when it last settled, or KV has moved; at
+        once where the scheduler has heard of something else since it found nothing to run.
+        """
+        if self._has_output:
+            self._has_output = False
+        elif self._restless:
             self._restless -= 1
         else:
             self._asked(["rest"])
@@ -128,6 +134,7 @@ class Channel:
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
+        self._has_output = False
         message = ["step", items] if waits is None else ["step", items, waits]
         end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
@@ -175,8 +182,9 @@ class Channel:
         self._heard()
 
     def wait(self, until_ps: int) -> None:
-        """Returns at that virtual time."""
+        """Returns at that virtual time, when a step has ended."""
         self._asked(["wait", until_ps])
+        self._has_output = True
 
     def close(self) -> None:
         """The engine core ends, and says so: one that dies cannot. A thread that waits for an

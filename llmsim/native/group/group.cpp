@@ -234,6 +234,10 @@ void Group::on_event(Ps now, Phase phase, std::uint32_t) {
 
 void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
+  if (engine_is_held()) {
+    unseen_ = true;
+    return moves_->step_ended(now);
+  }
   finished_.clear();
   complete_oldest(now, finished_);
   if (api_servers_.empty()) {
@@ -263,9 +267,9 @@ void Group::on_schedule(Ps now) {
 void Group::expect(Ps now) {
   if (idle()) {
     wake(now);
-  } else if (!step_done_posted_ && next_output() < kEndOfTime) {
+  } else if (!step_done_posted_ && next_output() < kEndOfTime && !(unseen_ && engine_is_held())) {
     step_done_posted_ = true;
-    post(next_output(), Phase::kStepDone);
+    post(unseen_ ? now : next_output(), Phase::kStepDone);
   }
 }
 
@@ -445,6 +449,7 @@ void Group::use_copies(GroupCopies& copies) {
   OffloadedKv* offloaded = scheduler_->offloaded_kv();
   if (offloaded == nullptr) throw std::invalid_argument("this scheduler offloads no KV");
   moves_ = &copies;
+  engine_waits_ = copies.num_ranks() == 1;
   offloaded->use_copies(copies);
 }
 
@@ -686,11 +691,13 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     update(slot.batch, finished);
-    if (moves_ != nullptr) moves_->step_ended(now);
+    if (moves_ != nullptr && !unseen_) moves_->step_ended(now);
+    unseen_ = false;
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
-    if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
+    if (schedule)
+      schedule->completed(slot.times.end, *scheduler_, std::span(finished).subspan(before));
   } else {
     if (moves_ != nullptr) moves_->step_ended(now);
     hear_of_moved(hears_until(slot, now), now);

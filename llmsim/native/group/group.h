@@ -403,6 +403,8 @@ class Group final : public Entity, public StepSink {
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
+  // Whether the engine hears of nothing until the next slot's batch has what it waits for.
+  bool engine_is_held() const { return gated_ && engine_waits_; }
   bool build_next(Ps now);
   // The next batch in order has ended, with these times.
   void record_output(Ps now, const StepTimes& times, const Held& held);
@@ -478,6 +480,9 @@ class Group final : public Entity, public StepSink {
   bool building_ = false;
   GroupMoves* moves_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
+  // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
+  bool engine_waits_ = false;
+  bool unseen_ = false;  // the oldest batch in flight has ended since, and its engine does not know
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
