@@ -1,12 +1,12 @@
 """The simulated devices behind an engine core: what its steps take, and what they answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from llmsim import _native
-from llmsim.emulation.adapters import AdapterSlots
 from llmsim.emulation.in_engine.channel import row_of
+from llmsim.emulation.step_counts import Encodes, no_counts
 from llmsim.lowering import LoweredGroup
 
 Item = tuple[int, int, int]
@@ -79,6 +79,10 @@ DraftsAfter = Callable[["_native.SpeculationConfig", list[list[Any]]], int]
 """How many drafts of each sequence follow a step of these items (`Channel.step`)."""
 
 
+Counts = Callable[[list[list[Any]], Encodes], list[int]]
+"""What a step of these items (`Channel.step`) has beside tokens (`BatchRunner.run`)."""
+
+
 def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
     """As vLLM's drafters."""
     return speculation.drafts_after(len(items))
@@ -92,15 +96,15 @@ class Devices:
         group: LoweredGroup,
         model: Model,
         drafts_after: DraftsAfter = drafts_by_sequences,
-        adapters: Sequence[int] = (),
+        counts: Counts = no_counts,
     ) -> None:
-        """`adapters`: their numbers by row of the workload; none: nobody has any."""
+        """`counts`: what steps have beside tokens."""
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
         self._drafts_after = drafts_after
         self._speculation = group.scheduler.speculation
-        self._adapters = AdapterSlots(group.scheduler.lora, adapters)
+        self._counts = counts
         self._rows: list[int] = []
         """Of the last step."""
         self._program, self._layers = group.program, group.scheduler.host_cache.layers
@@ -121,7 +125,13 @@ class Devices:
         """The next batch is formed, and may wait for copies."""
         self._formed_ps = now_ps
 
-    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+    def step(
+        self,
+        items: list[list[Any]],
+        now_ps: int,
+        waits: list[int] | None = None,
+        encodes: Encodes | None = None,
+    ) -> Begun:
         """The next step (`Channel.step`). `waits`: when it may begin, and when KV that its layers
         read begins to come and is there; 0: none comes.
         """
@@ -135,7 +145,7 @@ class Devices:
         proposed = self._drafts_after(self._speculation, items)
         known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
         self._rows = [row for row, _, _ in batch]
-        counts = self._adapters.begin_step(self._rows, items)
+        counts = self._counts(items, encodes or {})
         _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps, counts)
         formed_ps, self._formed_ps = self._formed_ps, None
         self.schedule.add(now_ps if formed_ps is None else formed_ps, end_ps, batch)

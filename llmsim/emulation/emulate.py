@@ -14,9 +14,8 @@ from pathlib import Path
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.core import Workload
-from llmsim.emulation.adapters import numbers_of
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices, Model, Schedule
+from llmsim.emulation.devices import Counts, Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
@@ -29,6 +28,7 @@ from llmsim.emulation.servers.links import Links
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
+from llmsim.emulation.step_counts import StepCounts, no_counts
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
@@ -103,9 +103,12 @@ def emulate(
     stages = engine_stages(prepared)
     if client is None:
         servers = [one for stage in stages for one in stage.servers]
-        takes_adapters = all(one.adapters for one in servers)
-        hands_over = len(stages) > 1
-        check_workload(prepared.workload, hands_over=hands_over, takes_adapters=takes_adapters)
+        check_workload(
+            prepared.workload,
+            hands_over=len(stages) > 1,
+            takes_adapters=all(one.adapters for one in servers),
+            encodes=all(one.encoder for one in servers),
+        )
     elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
             "--endpoint: the requests of a client after -- take no time of the API server beside "
@@ -170,7 +173,6 @@ class _Emulation:
             prepared.workload,
             stops=not group.engine.ignore_eos,
             ranked=engine.ranks_requests(self._engines[0]),
-            slots=bool(self._engines[0].adapters),
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
@@ -197,13 +199,21 @@ class _Emulation:
         groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
         if lockstep is None:
             drafts_after = self._engine.drafts_after
-            adapters = [] if self._client else numbers_of(self._prepared.workload)
-            return [Devices(one, self._model_of(one), drafts_after, adapters) for one in groups]
+            return [
+                Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
+                for one in groups
+            ]
         rounds = Rounds(groups, lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)
             for member, one in enumerate(groups)
         ]
+
+    def _counts_of(self, group: LoweredGroup) -> Counts:
+        """The requests of a client of its own have neither adapters nor encoder inputs."""
+        if self._client is not None:
+            return no_counts
+        return StepCounts(group, self._prepared.workload).begin_step
 
     def _model_of(self, group: LoweredGroup) -> Model:
         assert group.scheduler is not None, "engine_stages looked"

@@ -81,6 +81,37 @@ class Completions:
         return token_ids_of(event)
 
 
+class TokensWithImages:
+    """vLLM's own endpoint for token ids, which takes encoder inputs by their places."""
+
+    path = "/inference/v1/generate"
+
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request."""
+        sampling: dict[str, Any] = {"temperature": 0, "max_tokens": one.output_tokens}
+        if one.stops:
+            last = one.output(one.output_tokens - 1)
+            sampling = {"temperature": 0, "stop_token_ids": [last]}
+        features = {
+            "mm_hashes": {"image": [f"image-{content}" for _, _, content in one.images]},
+            "mm_placeholders": {
+                "image": [{"offset": at, "length": tokens} for at, tokens, _ in one.images]
+            },
+        }
+        return (
+            {"model": model, "token_ids": one.prompt(), "stream": True}
+            | {"sampling_params": sampling | {"ignore_eos": True}}
+            | ({"priority": one.priority} if one.priority else {})
+            | ({"features": features} if one.images else {})
+        )
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event brings."""
+        return token_ids_of(event)
+
+
 class VllmApi:
     """A stream tells its token ids where it is asked to; the name goes as a header."""
 
@@ -127,8 +158,8 @@ class Vllm:
         return []
 
     def endpoint(self, server: EngineServer) -> Endpoint:
-        """OpenAI's."""
-        return Completions()
+        """OpenAI's, which knows no lengths of encoder inputs."""
+        return Completions() if server.encoder is None else TokensWithImages()
 
     def ranks_requests(self, server: EngineServer) -> bool:
         """With `--scheduling-policy priority`."""
@@ -143,6 +174,7 @@ class Vllm:
         group = server.first
         return {
             "connector": server.connector,
+            "encoder": server.encoder,
             "lockstep": server.lockstep is not None,
             "kv_tables": kv_tables_of(group),
             "device_name": group.info.hardware,

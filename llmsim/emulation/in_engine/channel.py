@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-_NAME = re.compile(r"(?:cmpl-|chatcmpl-)?(\d{9})")
+_NAME = re.compile(r"(?:cmpl-|chatcmpl-|generate-tokens-)?(\d{9})")
 
 
 def row_of(name: str) -> int:
@@ -125,17 +125,23 @@ class Channel:
         self._said(["settle"])
 
     def step(
-        self, items: list[list[Any]], waits: list[int] | None = None
+        self,
+        items: list[list[Any]],
+        waits: list[int] | None = None,
+        encodes: dict[str, list[int]] | None = None,
     ) -> tuple[int, list[list[int]], int]:
         """The end in ps of a step of these items, or in lock-step its number, the tokens that it
         gives each of them, and when its workers look for KV that has moved. `waits`: what copies it
-        waits for (`Devices.step`).
+        waits for (`Devices.step`); `encodes`: the places of the encoder inputs that it encodes, by
+        request.
 
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
         self._has_output = False
-        message = ["step", items] if waits is None else ["step", items, waits]
+        message: list[Any] = ["step", items]
+        if waits is not None or encodes:
+            message += [waits, encodes]
         end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
 

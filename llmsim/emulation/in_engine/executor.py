@@ -115,7 +115,8 @@ class VirtualExecutor(NoWorkers):
             return done(nothing) if non_block else nothing
         items = items_of(scheduler_output)
         names = [name for name, *_ in items]
-        end, tokens, looks_ps = self._channel.step([list(item) for item in items])
+        encodes = scheduler_output.scheduled_encoder_inputs
+        end, tokens, looks_ps = self._channel.step([list(item) for item in items], encodes=encodes)
         places = {name: place for place, name in enumerate(names)}
 
         def output() -> Any:

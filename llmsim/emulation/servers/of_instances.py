@@ -7,8 +7,8 @@ from typing import Any
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import NotYetError
-from llmsim.emulation.adapters import adapters_of
 from llmsim.emulation.servers.doors import CHOICES
+from llmsim.emulation.step_counts import adapters_of, images_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.routing import RouterSpec, kept_sessions
@@ -33,11 +33,28 @@ class EngineServer:
     """How its ranks run in lock-step; None: each is on its own."""
     adapters: tuple[str, ...] = ()
     """The LoRA adapters that it serves, in the order of their numbers; none: it has no slots."""
+    largest_image: int = 0
+    """Tokens of the largest encoder input; 0: nobody has any."""
 
     @property
     def first(self) -> LoweredGroup:
         """What holds for all of them."""
         return self.groups[0]
+
+    @property
+    def encoder(self) -> dict[str, int] | None:
+        """The budgets of its encoder; None: nobody has inputs of one."""
+        config = self.first.scheduler
+        if config is None or not self.largest_image:
+            return None
+        encoder = config.encoder
+        if not encoder.step_tokens:  # of a release whose budgets are not modelled
+            return None
+        return {
+            "step_tokens": max(encoder.step_tokens, self.largest_image),
+            "cache_tokens": max(encoder.cache_tokens, self.largest_image),
+            "whole_inputs": encoder.whole_inputs,
+        }
 
     @property
     def connector(self) -> dict[str, Any] | None:
@@ -79,9 +96,9 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     roles = [group.native.role for group in lowered.groups]
     if lowered.lockstep_groups:
         return (_lockstep(prepared),)
-    stages = _own_engines(prepared, roles)
-    adapters = adapters_of(prepared.workload)
-    return tuple(_serving(stage, adapters) for stage in stages) if adapters else stages
+    images = [tokens for row in images_of(prepared.workload) for _, tokens, _ in row]
+    adapters, largest = adapters_of(prepared.workload), max(images, default=0)
+    return tuple(_serving(one, adapters, largest) for one in _own_engines(prepared, roles))
 
 
 def _own_engines(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[EngineStage, ...]:
@@ -97,10 +114,14 @@ def _own_engines(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[E
     return (EngineStage((EngineServer(groups),)),)
 
 
-def _serving(stage: EngineStage, adapters: tuple[str, ...]) -> EngineStage:
-    """The servers with these adapters, as far as they have slots."""
+def _serving(stage: EngineStage, adapters: tuple[str, ...], largest_image: int) -> EngineStage:
+    """The servers with these adapters, as far as they have slots, and such encoder inputs."""
     servers = [
-        replace(one, adapters=adapters) if one.first.engine.max_loras is not None else one
+        replace(
+            one,
+            adapters=adapters if one.first.engine.max_loras is not None else (),
+            largest_image=largest_image,
+        )
         for one in stage.servers
     ]
     return replace(stage, servers=tuple(servers))
@@ -182,6 +203,7 @@ def _lockstep(prepared: Prepared) -> EngineStage:
         (not groups[0].model.num_experts, "ranks in lock-step of a dense model"),
         (bool(lowered.kv_offloading), "--kv-offloading-size of ranks in lock-step"),
         (groups[0].engine.max_loras is not None, "--max-loras of ranks in lock-step"),
+        (any(images_of(prepared.workload)), "encoder_inputs of ranks in lock-step"),
         (
             any(one.engine.speculation is not None for one in groups),
             "speculative_config of ranks in lock-step",

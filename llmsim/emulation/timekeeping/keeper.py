@@ -13,6 +13,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.step_counts import Encodes
 from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
 from llmsim.emulation.timekeeping.kv_moves import KvCopies, KvLinks, KvMoves, Waited
 from llmsim.emulation.timekeeping.ranks import Ranks
@@ -33,7 +34,13 @@ class Steps(Waited, Protocol):
     lock-step (`llmsim.emulation.lockstep.RankDevices`).
     """
 
-    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+    def step(
+        self,
+        items: list[list[Any]],
+        now_ps: int,
+        waits: list[int] | None = None,
+        encodes: Encodes | None = None,
+    ) -> Begun:
         """The next step (`Channel.step`)."""
         ...
 
