@@ -260,6 +260,7 @@ def _options(engine: EngineServer, model: str) -> list[str]:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     options = engine_options(group.engine, group.scheduler)
     words += _adapter_words(engine, model)
+    words += ["--enable-scale-out"] if engine.encoder is not None else []  # `TokensWithImages`
     speculative = options.pop("speculative", None)
     if speculative is not None:
         drafter = {} if speculative["method"] == "ngram" else {"model": model}
