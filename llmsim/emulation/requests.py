@@ -52,7 +52,7 @@ def check_workload(
         (
             has_adapters,
             "adapters of the trace",
-            "starts servers with slots for them with --max-loras alone; add it, or leave them out",
+            "gives them to vLLM's servers with --max-loras alone; add it, or leave them out",
         ),
         (
             has_images and (hands_over or not encodes),

@@ -397,9 +397,10 @@ class Group final : public Entity, public StepSink {
   }
   bool withholds() const { return rounds_ != nullptr && rounds_->withholds(); }
   void note_offer(Ps now);
-  bool has_place();
-  void note_empty_call();
-  void forget_oldest_call();
+  bool has_place(Ps now);
+  void note_empty_call(Ps now);
+  void forget_oldest_call(Ps now);
+  void take_empty_call(Ps now);
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
@@ -465,9 +466,13 @@ class Group final : public Entity, public StepSink {
   PostedReads posted_reads_;
   std::vector<Slot> slots_;  // ring of `depth` slots, reused; of a member twice as many
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
-  // The engine's queue of batches, oldest first: whether the call gave one. Calls that give none
-  // take a place, too (vLLM: EngineCore.step_with_batch_queue).
-  std::deque<bool> calls_;
+  // A call of the scheduler, and when it was; one that gave no batch takes a place, too (vLLM:
+  // EngineCore.step_with_batch_queue).
+  struct Call {
+    bool has_batch;
+    Ps at;
+  };
+  std::deque<Call> calls_;  // the engine's queue of batches, oldest first
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;

@@ -42,8 +42,8 @@ class OutsideCopies {
 
  private:
   struct Group {
-    GroupCopies* copies;      // null: it offloads nothing
-    std::deque<Ps> ends{};    // of its batches in flight
+    GroupCopies* copies;    // null: it offloads nothing
+    std::deque<Ps> ends{};  // of its batches in flight
   };
   Group& at(std::int32_t group);
   void end_steps(Ps now);
