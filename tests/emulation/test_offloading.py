@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulation.test_devices import schedule_of
 from emulation.test_emulation import CLUSTER, of_cluster
 
 from llmsim import _native
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main
+from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Begun
 from llmsim.emulation.engines.vllm import Vllm
@@ -19,6 +22,7 @@ from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.of_instances import engine_stages
 from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.simulation.run import simulate
 
 MS = 10**9
 DATASET = "synthetic:n=8,rate=200,input=uniform:20-90,output=uniform:2-12,seed=3"
@@ -174,6 +178,28 @@ def test_releases_before_the_compared_one_are_refused() -> None:
     assert Vllm().release_options("0.33.1", stages) == []
     with pytest.raises(NotYetError, match=r"vLLM 0\.28\.0 offloads KV by other rules"):
         Vllm().release_options("0.28.0", stages)
+
+
+WAITS = "synthetic:n=40,rate=40,input=fixed:40,output=uniform:20-60,prefixes=6:tokens=1024,seed=1"
+
+
+@pytest.mark.parametrize(("devices", "is_held"), [(1, True), (2, False)])
+def test_the_engine_of_one_device_hears_of_nothing_while_a_step_waits(
+    devices: int, is_held: bool, tmp_path: Path
+) -> None:
+    """Its worker waits in the engine's process, so that answers come when the wait is over."""
+    cluster = json.loads(CLUSTER.read_text(encoding="utf-8"))
+    cluster["link_bw"] = 2
+    cluster["nodes"][0]["instances"][0] |= {"num_npus": devices, "tp_size": devices}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    words = ["--cluster-config", str(path), "--dataset", WAITS, *OFFLOADS]
+    words += ["--num-gpu-blocks-override", "300", "--max-model-len", "2048"]
+    words += ["--kv-offloading-sync-load-budget-bytes", str(1 << 30)]
+    prepared = prepare(checked_options(words))
+    result = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    finishes = set(result.requests.finish_ps.tolist())
+    assert bool(finishes - set(schedule_of(prepared)["end_ps"])) == is_held
 
 
 SMALL = [*OFFLOADS, "--num-gpu-blocks-override", "700", "--max-model-len", "8192"]
