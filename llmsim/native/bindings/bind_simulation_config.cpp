@@ -211,9 +211,10 @@ void bind_batch_runner(nb::module_& m) {
           "items"_a, "now_ps"_a, "known_ps"_a = 0, "drafts_after"_a = 0, "posting_ps"_a = 0,
           "counts"_a = std::vector<std::int32_t>{},
           "(start, end) in ps of the next step, which the host has at now_ps and which may start "
-          "when its input tokens are known; items and counts (of adapters and encoders) as of "
-          "Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts "
-          "post reads of KV for posting_ps first.");
+          "when its input tokens are known; items as of Program.step_ps, drafts_after are proposed "
+          "for each sequence at its end, and its hosts post reads of KV for posting_ps first. "
+          "counts: none, or those of LoraSlots.begin_step, and perhaps tokens and pairs of tokens "
+          "that its encoder computes.");
 }
 
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,

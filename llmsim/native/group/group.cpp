@@ -228,16 +228,22 @@ void Group::note_left(RequestId request, Ps now) {
   --outstanding_;
 }
 
-void Group::on_event(Ps now, Phase phase, std::uint32_t) {
-  phase == Phase::kStepDone ? on_step_done(now) : on_schedule(now);
+void Group::on_event(Ps now, Phase phase, std::uint32_t argument) {
+  if (phase != Phase::kStepDone) return on_schedule(now);
+  if (argument != kHears) return on_step_done(now);
+  hears_posted_ = false;
+  take_output(now);
 }
 
 void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
-  if (engine_is_held()) {
-    unseen_ = true;
-    return moves_->step_ended(now);
-  }
+  if (!engine_is_held() && unseen_ == 0) return take_output(now);
+  ++unseen_;
+  moves_->step_ended(now);
+  expect(now);
+}
+
+void Group::take_output(Ps now) {
   finished_.clear();
   complete_oldest(now, finished_);
   if (api_servers_.empty()) {
@@ -267,9 +273,15 @@ void Group::on_schedule(Ps now) {
 void Group::expect(Ps now) {
   if (idle()) {
     wake(now);
-  } else if (!step_done_posted_ && next_output() < kEndOfTime && !(unseen_ && engine_is_held())) {
+    return;
+  }
+  if (!hears_posted_ && unseen_ > 0 && !engine_is_held()) {
+    hears_posted_ = true;
+    post(now, Phase::kStepDone, kHears);
+  }
+  if (!step_done_posted_ && num_timed_ > unseen_) {
     step_done_posted_ = true;
-    post(unseen_ ? now : next_output(), Phase::kStepDone);
+    post(slots_[(oldest_ + unseen_) % slots_.size()].times.end, Phase::kStepDone);
   }
 }
 
@@ -450,7 +462,7 @@ void Group::use_copies(GroupCopies& copies) {
   OffloadedKv* offloaded = scheduler_->offloaded_kv();
   if (offloaded == nullptr) throw std::invalid_argument("this scheduler offloads no KV");
   moves_ = &copies;
-  engine_waits_ = copies.num_ranks() == 1;
+  engine_waits_ = copies.num_ranks() == 1 && !overlaps();
   offloaded->use_copies(copies);
 }
 
@@ -699,8 +711,8 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     update(slot.batch, finished);
-    if (moves_ != nullptr && !unseen_) moves_->step_ended(now);
-    unseen_ = false;
+    if (moves_ != nullptr && unseen_ == 0) moves_->step_ended(now);
+    if (unseen_ > 0) --unseen_;
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);

@@ -87,6 +87,9 @@ struct GroupConfig {
 // kMoreCircles on top, while nothing gets further, runs in circles.
 inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
 
+// The argument of kStepDone where the engine hears late that its oldest batch has ended.
+inline constexpr std::uint32_t kHears = 1;
+
 // Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
 inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
@@ -406,6 +409,7 @@ class Group final : public Entity, public StepSink {
   bool open_gate(Ps now);
   // Whether the engine hears of nothing until the next slot's batch has what it waits for.
   bool engine_is_held() const { return gated_ && engine_waits_; }
+  void take_output(Ps now);
   bool build_next(Ps now);
   // The next batch in order has ended, with these times.
   void record_output(Ps now, const StepTimes& times, const Held& held);
@@ -487,7 +491,8 @@ class Group final : public Entity, public StepSink {
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
   bool engine_waits_ = false;
-  bool unseen_ = false;  // the oldest batch in flight has ended since, and its engine does not know
+  std::size_t unseen_ = 0;  // batches in flight that have ended since, which its engine learns then
+  bool hears_posted_ = false;  // that it learns of the oldest one
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
