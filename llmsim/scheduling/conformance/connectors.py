@@ -160,7 +160,7 @@ def offloading_extra(options: Case) -> dict[str, Any]:
         "eviction_policy": options["eviction"],
         "store_threshold": options["store_threshold"],
         "offload_prompt_only": options["prompt_only"],
-        "sync_load_tokens": options["sync_load_tokens"],
+        "sync_load_tokens": options.get("sync_load_tokens", 0),
     }
 
 
