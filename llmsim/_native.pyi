@@ -2157,6 +2157,48 @@ class OffloadingCopies:
         The places of its ranks (none: it offloads nothing) and of the host of each, and the bytes of a token that each loads and stores.
         """
 
+class OutsideCopies:
+    """
+    Copies of KV to host memory and back, of engines outside of a simulation that number them.
+    """
+
+    def __init__(self, groups: Sequence[OffloadingCopies], network: NetworkConfig) -> None: ...
+
+    def load(self, group: int, job: int, tokens: int) -> None:
+        """
+        Asked for with the batch that is formed next; its request waits for it.
+        """
+
+    def store(self, group: int, job: int, tokens: int) -> None:
+        """Asked for with the batch that is formed next."""
+
+    def load_in_step(self, group: int, job: int, tokens: int) -> None:
+        """A load for which the batch that is formed next waits."""
+
+    def flush(self, group: int, job: int) -> None:
+        """
+        The batch that is formed next waits for the store, unless it has ended.
+        """
+
+    def formed(self, group: int, runs: bool, now_ps: int) -> None:
+        """
+        A batch is formed (`runs`: with requests), and what was asked for is submitted.
+        """
+
+    def launched(self, group: int, end_ps: int) -> None:
+        """A batch was launched, and ends then."""
+
+    def open(self, group: int) -> bool:
+        """Whether all that the group's batch waits for is there."""
+
+    def next_event_ps(self) -> int | None:
+        """When something may end; None: nothing is under way."""
+
+    def advance(self, now_ps: int) -> list[tuple[int, int]]:
+        """
+        Time passes; returns (group, job) of the copies that have ended since it was called, in that order.
+        """
+
 class PoolsBelow:
     """What a scheduler in Python sees of the pools of KV below its group."""
 
@@ -2282,9 +2324,9 @@ class BatchRunner:
 
     def __init__(self, config: GroupConfig, program: Program, expanded: ExpandedConfig | None = None) -> None: ...
 
-    def run(self, items: Sequence[Sequence[int]], now_ps: int, known_ps: int = 0, drafts_after: int = 0, posting_ps: int = 0) -> tuple[int, int]:
+    def run(self, items: Sequence[Sequence[int]], now_ps: int, known_ps: int = 0, drafts_after: int = 0, posting_ps: int = 0, counts: Sequence[int] = []) -> tuple[int, int]:
         """
-        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items as of Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts post reads of KV for posting_ps first.
+        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items and counts (of adapters and encoders) as of Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts post reads of KV for posting_ps first.
         """
 
 class RoundRunner:

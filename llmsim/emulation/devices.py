@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from llmsim import _native
 from llmsim.emulation.in_engine.channel import row_of
+from llmsim.emulation.step_counts import Encodes, no_counts
 from llmsim.lowering import LoweredGroup
 
 Item = tuple[int, int, int]
@@ -78,6 +79,10 @@ DraftsAfter = Callable[["_native.SpeculationConfig", list[list[Any]]], int]
 """How many drafts of each sequence follow a step of these items (`Channel.step`)."""
 
 
+Counts = Callable[[list[list[Any]], Encodes], list[int]]
+"""What a step of these items (`Channel.step`) has beside tokens (`BatchRunner.run`)."""
+
+
 def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[list[Any]]) -> int:
     """As vLLM's drafters."""
     return speculation.drafts_after(len(items))
@@ -87,19 +92,27 @@ class Devices:
     """The devices of one group."""
 
     def __init__(
-        self, group: LoweredGroup, model: Model, drafts_after: DraftsAfter = drafts_by_sequences
+        self,
+        group: LoweredGroup,
+        model: Model,
+        drafts_after: DraftsAfter = drafts_by_sequences,
+        counts: Counts = no_counts,
     ) -> None:
+        """`counts`: what steps have beside tokens."""
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
         self._drafts_after = drafts_after
         self._speculation = group.scheduler.speculation
+        self._counts = counts
         self._rows: list[int] = []
         """Of the last step."""
         self._program, self._layers = group.program, group.scheduler.host_cache.layers
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._posted_reads = _native.PostedReads()
+        self._formed_ps: int | None = None
+        """When the next batch was formed, if before it is launched."""
         self._given_ps = [0]
         """After each call, the end of the last step that gave tokens."""
         self.schedule = Schedule()
@@ -108,7 +121,17 @@ class Devices:
         """The workers' hosts post reads of KV for so long, before they launch the next step."""
         self._posted_reads.add(posts_ps, now_ps)
 
-    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+    def forms(self, now_ps: int) -> None:
+        """The next batch is formed, and may wait for copies."""
+        self._formed_ps = now_ps
+
+    def step(
+        self,
+        items: list[list[Any]],
+        now_ps: int,
+        waits: list[int] | None = None,
+        encodes: Encodes | None = None,
+    ) -> Begun:
         """The next step (`Channel.step`). `waits`: when it may begin, and when KV that its layers
         read begins to come and is there; 0: none comes.
         """
@@ -121,9 +144,11 @@ class Devices:
         ]
         proposed = self._drafts_after(self._speculation, items)
         known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
-        _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps)
         self._rows = [row for row, _, _ in batch]
-        self.schedule.add(now_ps, end_ps, batch)
+        counts = self._counts(items, encodes or {})
+        _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps, counts)
+        formed_ps, self._formed_ps = self._formed_ps, None
+        self.schedule.add(now_ps if formed_ps is None else formed_ps, end_ps, batch)
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
         return Begun(end_ps, tokens, now_ps + posting_ps)
 

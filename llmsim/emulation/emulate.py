@@ -15,18 +15,20 @@ from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.core import Workload
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
-from llmsim.emulation.devices import Devices, Model, Schedule
+from llmsim.emulation.devices import Counts, Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
+from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
+from llmsim.emulation.step_counts import StepCounts, no_counts
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
 from llmsim.lowering import LoweredGroup
@@ -100,7 +102,13 @@ def emulate(
     engine.check(prepared, engine_args)
     stages = engine_stages(prepared)
     if client is None:
-        check_workload(prepared.workload, hands_over=len(stages) > 1)
+        servers = [one for stage in stages for one in stage.servers]
+        check_workload(
+            prepared.workload,
+            hands_over=len(stages) > 1,
+            takes_adapters=all(one.adapters for one in servers),
+            encodes=all(one.encoder for one in servers),
+        )
     elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
         raise NotYetError(
             "--endpoint: the requests of a client after -- take no time of the API server beside "
@@ -172,8 +180,9 @@ class _Emulation:
         links = None
         if len(stages) > 1:
             links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
+        copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         in_step = self._engines[0].lockstep is not None
-        self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
+        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=in_step)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -190,12 +199,21 @@ class _Emulation:
         groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
         if lockstep is None:
             drafts_after = self._engine.drafts_after
-            return [Devices(one, self._model_of(one), drafts_after) for one in groups]
+            return [
+                Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
+                for one in groups
+            ]
         rounds = Rounds(groups, lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)
             for member, one in enumerate(groups)
         ]
+
+    def _counts_of(self, group: LoweredGroup) -> Counts:
+        """The requests of a client of its own have neither adapters nor encoder inputs."""
+        if self._client is not None:
+            return no_counts
+        return StepCounts(group, self._prepared.workload).begin_step
 
     def _model_of(self, group: LoweredGroup) -> Model:
         assert group.scheduler is not None, "engine_stages looked"

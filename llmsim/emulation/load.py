@@ -379,7 +379,8 @@ class Clients:
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
         one, endpoint = self._requests[row], self._endpoint
-        body = _json.encode(endpoint.body(one, self._model, prompt_alone=prompt_alone, rank=rank))
+        model = self._adapter_of(row) or self._model
+        body = _json.encode(endpoint.body(one, model, prompt_alone=prompt_alone, rank=rank))
         chosen = "" if rank is None else f"X-data-parallel-rank: {rank}\r\n"
         head = (
             f"POST {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -387,6 +388,11 @@ class Clients:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
+
+    def _adapter_of(self, row: int) -> str:
+        """The name of its adapter, under which the server knows the model with it; "": none."""
+        names = self._workload.adapter
+        return "" if names is None else names[row]
 
     async def _read_prompt(self, due: _Due, reader: asyncio.StreamReader) -> None:
         stage = self._stages[due.stage]

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.emulation.devices import Batch, Begun, Model, Schedule, answered
+from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 
 
@@ -85,8 +86,16 @@ class RankDevices:
     def posts_reads(self, posts_ps: int, now_ps: int) -> None:
         """Ranks in lock-step read no KV of others."""
 
-    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
-        """The next step (`Channel.step`); ranks in lock-step have no copies to wait for."""
+    def step(
+        self,
+        items: list[list[Any]],
+        now_ps: int,
+        waits: list[int] | None = None,
+        encodes: Encodes | None = None,
+    ) -> Begun:
+        """The next step (`Channel.step`); ranks in lock-step have no copies to wait for, and encode
+        nothing.
+        """
         batch, tokens = answered(self._model, items)
         formed_ps, self._formed_ps = self._formed_ps, None
         number = self._rounds.offer(self._member, batch, now_ps, formed_ps)

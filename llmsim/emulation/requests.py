@@ -6,11 +6,12 @@ from msgspec.structs import replace
 
 from llmsim.config.errors import NotYetError
 from llmsim.core import Workload
-from llmsim.scheduling.conformance.vllm.installed import live_requests
+from llmsim.scheduling.conformance.vllm.installed import live_requests, with_images
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
 VOCABULARY = 1 << 30
 """Token ids that the emulated model has."""
+_LEAVE_OUT = "does not do this; leave it out"
 _SPREAD = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -20,6 +21,8 @@ def engine_requests(workload: Workload, *, stops: bool, ranked: bool = False) ->
     `ranked`, they have no priorities.
     """
     requests = [_in_vocabulary(one) for one in live_requests(workload, stops=stops)]
+    if workload.encoder_inputs is not None:
+        requests = with_images(requests, workload)
     return requests if ranked else [replace(one, priority=0) for one in requests]
 
 
@@ -28,34 +31,44 @@ def request_name(row: int) -> str:
     return f"{row:09d}"
 
 
-def check_workload(workload: Workload, *, hands_over: bool) -> None:
+def check_workload(
+    workload: Workload, *, hands_over: bool, takes_adapters: bool = False, encodes: bool = False
+) -> None:
     """NotYetError where its clients do what ours do not; `hands_over`: prompts and answers are
-    computed apart.
+    computed apart. `takes_adapters`: the servers have slots for them. `encodes`: they have budgets
+    of an encoder.
     """
-    if hands_over and workload.may_give_up:
-        raise NotYetError(
-            "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks): "
-            "`llmsim emulate` passes requests from prefill to decode to their end; leave it out, "
-            "or give one instance without a pd_type"
-        )
-    for is_so, what in (
+    gives_up = hands_over and workload.may_give_up
+    has_adapters = workload.adapter is not None and not takes_adapters
+    has_images = workload.encoder_inputs is not None
+    drafts = (workload.draft_depth, workload.acceptance_rate, workload.accepted_drafts)
+    for is_so, what, remedy in (
         (
-            any(
-                one is not None
-                for one in (
-                    workload.draft_depth,
-                    workload.acceptance_rate,
-                    workload.accepted_drafts,
-                )
-            ),
-            "drafts of single requests of the trace",
+            gives_up,
+            "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks)",
+            "passes requests from prefill to decode to their end; leave it out, or give one "
+            "instance without a pd_type",
         ),
-        (workload.adapter is not None, "adapters of the trace"),
-        (workload.encoder_inputs is not None, "encoder_inputs of the trace"),
-        (len(workload) >= 10**9, "more than 999,999,999 requests"),
+        (
+            has_adapters,
+            "adapters of the trace",
+            "gives them to vLLM's servers with --max-loras alone; add it, or leave them out",
+        ),
+        (
+            has_images and (hands_over or not encodes),
+            "encoder_inputs of the trace",
+            "gives them to vLLM's servers of the profile vllm-0.33 without a pd_type; choose "
+            "these, or leave them out",
+        ),
+        (
+            any(one is not None for one in drafts),
+            "drafts of single requests of the trace",
+            _LEAVE_OUT,
+        ),
+        (len(workload) >= 10**9, "more than 999,999,999 requests", _LEAVE_OUT),
     ):
         if is_so:
-            raise NotYetError(f"{what}: `llmsim emulate` does not do this; leave it out")
+            raise NotYetError(f"{what}: `llmsim emulate` {remedy}")
 
 
 def _in_vocabulary(request: LiveRequest) -> LiveRequest:

@@ -213,8 +213,10 @@ def test_instances_are_ranks_of_a_server_or_servers() -> None:
     prefill, decode = (
         stage.servers[0].connector for stage in engine_stages(of_cluster("h100_llama31_8b_pd.json"))
     )
-    assert prefill == {"remote": False, "keeps_finished": True, "all_but_last": False}
-    assert decode == {"remote": True, "keeps_finished": False, "all_but_last": False}
+    extra = {"remote": False, "keeps_finished": True, "all_but_last": False}
+    assert prefill == {"kind": "handover", "extra": extra}
+    extra = {"remote": True, "keeps_finished": False, "all_but_last": False}
+    assert decode == {"kind": "handover", "extra": extra}
 
 
 @pytest.mark.parametrize("router", ["RR", "LOR"])

@@ -18,6 +18,7 @@ from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
+from llmsim.scheduling.conformance.connectors import HANDOVER, OFFLOADING
 from llmsim.scheduling.conformance.vllm.installed import engine_options
 from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 from llmsim.scheduling.conformance.vllm.platform import write_model
@@ -30,9 +31,18 @@ llmsim = llmsim.emulation.in_engine.plugin:platform
 llmsim_clock = llmsim.emulation.in_engine.plugin:general
 """
 _BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves."""
+"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves and offload
+KV as the simulation does.
+"""
 _FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
 """Flags of vLLM whose names are not those of `engine_options`."""
+
+
+_CONNECTORS = {
+    HANDOVER: ("VirtualConnector", "llmsim.emulation.in_engine.connector"),
+    OFFLOADING: ("SizedOffloading", "llmsim.scheduling.conformance.vllm.offloading"),
+}
+"""The class of a KV connector, and its module."""
 
 
 class _Choice(msgspec.Struct):
@@ -64,6 +74,37 @@ class Completions:
             | {"return_token_ids": True, "temperature": 0}
             | ({"priority": one.priority} if one.priority else {})
             | end
+        )
+
+    def tokens(self, event: bytes) -> int:
+        """How many tokens an event brings."""
+        return token_ids_of(event)
+
+
+class TokensWithImages:
+    """vLLM's own endpoint for token ids, which takes encoder inputs by their places."""
+
+    path = "/inference/v1/generate"
+
+    def body(
+        self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
+    ) -> dict[str, Any]:
+        """The JSON of a request."""
+        sampling: dict[str, Any] = {"temperature": 0, "max_tokens": one.output_tokens}
+        if one.stops:
+            last = one.output(one.output_tokens - 1)
+            sampling = {"temperature": 0, "stop_token_ids": [last]}
+        features = {
+            "mm_hashes": {"image": [f"image-{content}" for _, _, content in one.images]},
+            "mm_placeholders": {
+                "image": [{"offset": at, "length": tokens} for at, tokens, _ in one.images]
+            },
+        }
+        return (
+            {"model": model, "token_ids": one.prompt(), "stream": True}
+            | {"sampling_params": sampling | {"ignore_eos": True}}
+            | ({"priority": one.priority} if one.priority else {})
+            | ({"features": features} if one.images else {})
         )
 
     def tokens(self, event: bytes) -> int:
@@ -110,18 +151,15 @@ class Vllm:
         simulation does.
         """
         engine = stages[0].servers[0]
-        if len(engine.groups) > 1 and engine_profile_of(version) != _BALANCED:
-            raise NotYetError(
-                f"--engine-python: vLLM {version} chooses among data-parallel engines, and wakes "
-                "ranks in lock-step, by other rules than 0.33; name an interpreter with that"
-            )
+        for server in (one for stage in stages for one in stage.servers):
+            _check_release(version, server)
         if engine.lockstep is not None:
             return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
         return []
 
     def endpoint(self, server: EngineServer) -> Endpoint:
-        """OpenAI's."""
-        return Completions()
+        """OpenAI's, which knows no lengths of encoder inputs."""
+        return Completions() if server.encoder is None else TokensWithImages()
 
     def ranks_requests(self, server: EngineServer) -> bool:
         """With `--scheduling-policy priority`."""
@@ -136,6 +174,7 @@ class Vllm:
         group = server.first
         return {
             "connector": server.connector,
+            "encoder": server.encoder,
             "lockstep": server.lockstep is not None,
             "kv_tables": kv_tables_of(group),
             "device_name": group.info.hardware,
@@ -174,6 +213,23 @@ class Vllm:
         return [*vllm_command(python), "serve", folder, *words]
 
 
+def _check_release(version: str, server: EngineServer) -> None:
+    """NotYetError for what 0.33 alone does as the simulation."""
+    connector = server.connector
+    for is_so, what in (
+        (
+            len(server.groups) > 1,
+            "chooses among data-parallel engines, and wakes ranks in lock-step,",
+        ),
+        (connector is not None and connector["kind"] == OFFLOADING, "offloads KV"),
+    ):
+        if is_so and engine_profile_of(version) != _BALANCED:
+            raise NotYetError(
+                f"--engine-python: vLLM {version} {what} by other rules than 0.33; "
+                "name an interpreter with that"
+            )
+
+
 def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:
     """What each table of blocks sees (`layer_spec`), and the tokens in its blocks; 0: the
     engine's.
@@ -203,6 +259,8 @@ def _options(engine: EngineServer, model: str) -> list[str]:
     if engine.connector is not None:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     options = engine_options(group.engine, group.scheduler)
+    words += _adapter_words(engine, model)
+    words += ["--enable-scale-out"] if engine.encoder is not None else []  # `TokensWithImages`
     speculative = options.pop("speculative", None)
     if speculative is not None:
         drafter = {} if speculative["method"] == "ngram" else {"model": model}
@@ -216,10 +274,26 @@ def _options(engine: EngineServer, model: str) -> list[str]:
     return words
 
 
-def _transfer_config(connector: dict[str, bool]) -> dict[str, Any]:
+def _adapter_words(server: EngineServer, model: str) -> list[str]:
+    """What vLLM is told of adapters; their files are never read, and `model` stands for them."""
+    engine = server.first.engine
+    if engine.max_loras is None:
+        return []
+    words = ["--enable-lora"]
+    for name in ("max_lora_rank", "max_cpu_loras"):
+        value = getattr(engine, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--fully-sharded-loras"] if engine.fully_sharded_loras else []
+    modules = [json.dumps({"name": name, "path": model}) for name in server.adapters]
+    return [*words, "--lora-modules", *modules] if modules else words
+
+
+def _transfer_config(connector: dict[str, Any]) -> dict[str, Any]:
+    """Our half of a hand-over, or vLLM's own offloading with a pool of so many chunks."""
+    name, module = _CONNECTORS[connector["kind"]]
     return {
-        "kv_connector": "VirtualConnector",
-        "kv_connector_module_path": "llmsim.emulation.in_engine.connector",
+        "kv_connector": name,
+        "kv_connector_module_path": module,
         "kv_role": "kv_both",
-        "kv_connector_extra_config": connector,
+        "kv_connector_extra_config": connector["extra"],
     }

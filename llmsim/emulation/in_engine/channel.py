@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-_NAME = re.compile(r"(?:cmpl-|chatcmpl-)?(\d{9})")
+_NAME = re.compile(r"(?:cmpl-|chatcmpl-|generate-tokens-)?(\d{9})")
 
 
 def row_of(name: str) -> int:
@@ -36,6 +36,8 @@ class Channel:
         """Of requests whose KV may move, by row."""
         self._restless = 0
         """How often it does not rest, since the scheduler has still to hear something."""
+        self._has_output = False
+        """Since the last call of the workers, a step has ended, of which the scheduler hears."""
         self._said(["join", rank, os.getpid()])
 
     def park(self) -> None:
@@ -80,18 +82,35 @@ class Channel:
         self._said(["reserved", row_of(name), cached])
 
     def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
-        """Requests whose KV has moved by that time since it was asked.
+        """Requests whose KV has `arrived`."""
+        return [self._names.pop(row) for row in self.arrived(calls, until_ps)]
+
+    def arrived(self, calls: int, until_ps: int | None = None) -> list[int]:
+        """The numbers of what has moved by that time since it was asked: rows, or jobs of `copies`.
 
         Without a time it is now, and the scheduler hears of it with one of the next `calls` calls.
         """
-        rows = self._asked(["moved", until_ps])
-        if rows and until_ps is None:
+        numbers: list[int] = self._asked(["moved", until_ps])
+        if numbers and until_ps is None:
             self._restless = calls
-        return [self._names.pop(row) for row in rows]
+        return numbers
+
+    def copies(self, asked: dict[str, list[Any]], *, runs: bool, waits: bool) -> None:
+        """The workers are called, with requests (`runs`) or without, and copy this to host memory
+        and back (`HostCopies.asked`). `waits`: it returns when what the step waits for is there.
+        """
+        if waits:
+            self._asked(["copies", asked, runs, waits])
+        else:
+            self._said(["copies", asked, runs, waits])
 
     def rest(self) -> None:
-        """Returns when a request is there that was not when it last settled, or KV has moved."""
-        if self._restless:
+        """Returns when a request is there that was not when it last settled, or KV has moved; at
+        once where the scheduler has heard of something else since it found nothing to run.
+        """
+        if self._has_output:
+            self._has_output = False
+        elif self._restless:
             self._restless -= 1
         else:
             self._asked(["rest"])
@@ -106,16 +125,23 @@ class Channel:
         self._said(["settle"])
 
     def step(
-        self, items: list[list[Any]], waits: list[int] | None = None
+        self,
+        items: list[list[Any]],
+        waits: list[int] | None = None,
+        encodes: dict[str, list[int]] | None = None,
     ) -> tuple[int, list[list[int]], int]:
         """The end in ps of a step of these items, or in lock-step its number, the tokens that it
         gives each of them, and when its workers look for KV that has moved. `waits`: what copies it
-        waits for (`Devices.step`).
+        waits for (`Devices.step`); `encodes`: the places of the encoder inputs that it encodes, by
+        request.
 
         An item is [request, tokens, computed before, drafts, whether it has just started], with the
         tokens that such a request holds at the end where the engine may have dropped some.
         """
-        message = ["step", items] if waits is None else ["step", items, waits]
+        self._has_output = False
+        message: list[Any] = ["step", items]
+        if waits is not None or encodes:
+            message += [waits, encodes]
         end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
 
@@ -162,8 +188,9 @@ class Channel:
         self._heard()
 
     def wait(self, until_ps: int) -> None:
-        """Returns at that virtual time."""
+        """Returns at that virtual time, when a step has ended."""
         self._asked(["wait", until_ps])
+        self._has_output = True
 
     def close(self) -> None:
         """The engine core ends, and says so: one that dies cannot. A thread that waits for an

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
+from llmsim.emulation.in_engine.kv_workers import Handover, KvWorkers, NoKv
 from llmsim.emulation.in_engine.plugin import settings
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
+from llmsim.scheduling.conformance.connectors import HANDOVER
 from llmsim.scheduling.conformance.vllm.known_model import DRAFT, items_of
 from llmsim.scheduling.conformance.vllm.live import layer_spec
 from llmsim.scheduling.conformance.vllm.no_workers import NoWorkers, done
@@ -59,13 +61,27 @@ class VirtualExecutor(NoWorkers):
         parallel = self.vllm_config.parallel_config
         rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
         self._channel = opened(given["socket"], given["first_engine"] + rank)
-        self._connector = given["connector"]
+        self._kv = self._kv_workers(given["connector"])
         self._tables = given["kv_tables"]
         self._keep_states()
         self._lockstep = given["lockstep"]
         self._next: Pending | None = None
         self._names: list[str] = []
         """Requests of the last step."""
+
+    def _kv_workers(self, connector: dict[str, Any] | None) -> KvWorkers:
+        calls = self.vllm_config.max_concurrent_batches
+        if connector is None:
+            return NoKv()
+        if connector["kind"] == HANDOVER:
+            return Handover(
+                self._channel, calls, keeps_finished=connector["extra"]["keeps_finished"]
+            )
+        from llmsim.emulation.in_engine.offloading import OffloadingWorkers  # of 0.33
+
+        workers = self.vllm_config.parallel_config.world_size
+        block_size = self.vllm_config.cache_config.block_size
+        return OffloadingWorkers(self._channel, calls, workers, block_size)
 
     def _keep_states(self) -> None:
         """The small model has no layers with states, of which vLLM would set this."""
@@ -90,17 +106,17 @@ class VirtualExecutor(NoWorkers):
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Begins a step; its tokens come from `sample_tokens`."""
+        self._kv.begin(scheduler_output)
         if scheduler_output.total_num_scheduled_tokens == 0:
             self._channel.empty_step()
             nothing = ModelRunnerOutput(
-                req_ids=[], req_id_to_index={}, kv_connector_output=self._moved(None)
+                req_ids=[], req_id_to_index={}, kv_connector_output=self._kv.moved(None)
             )
             return done(nothing) if non_block else nothing
         items = items_of(scheduler_output)
         names = [name for name, *_ in items]
-        if self._connector is not None and self._connector["keeps_finished"]:
-            self._channel.knows(names)
-        end, tokens, looks_ps = self._channel.step([list(item) for item in items])
+        encodes = scheduler_output.scheduled_encoder_inputs
+        end, tokens, looks_ps = self._channel.step([list(item) for item in items], encodes=encodes)
         places = {name: place for place, name in enumerate(names)}
 
         def output() -> Any:
@@ -108,25 +124,11 @@ class VirtualExecutor(NoWorkers):
                 req_ids=names,
                 req_id_to_index=places,
                 sampled_token_ids=tokens,
-                kv_connector_output=self._moved(looks_ps),
+                kv_connector_output=self._kv.moved(looks_ps),
             )
 
         self._next, self._names = Pending(end, output), names
         return done(None) if non_block else None
-
-    def _moved(self, until_ps: int | None) -> Any:
-        """What a worker finds when it has launched a step (None: now): requests whose KV has
-        moved.
-        """
-        if self._connector is None:
-            return None
-        depth = self.vllm_config.max_concurrent_batches
-        names = set(self._channel.moved(depth, until_ps))
-        if not names:
-            return None
-        if self._connector["keeps_finished"]:
-            return KVConnectorOutput(finished_sending=names)
-        return KVConnectorOutput(finished_recving=names)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the step that was begun last, at its end."""
@@ -138,6 +140,10 @@ class VirtualExecutor(NoWorkers):
     def take_draft_token_ids(self) -> Any:
         """Drafts that follow the last step; which tokens they are says nothing here."""
         return DraftTokenIds(self._names, [[DRAFT] * count for count in self._channel.drafts()])
+
+    def add_lora(self, lora_request: Any) -> bool:
+        """It is there; `AdapterSlots` knows when it is loaded."""
+        return True
 
     def execute_dummy_batch(self) -> None:
         """Joins the next round; takes no time where ranks are on their own."""

@@ -60,6 +60,10 @@ def general() -> None:
         import vllm.config.vllm as config
 
         config.HAS_TRITON = True  # its kernels are never run
+    if given["encoder"] is not None:
+        from llmsim.emulation.in_engine.encoder import give_budgets
+
+        give_budgets(given["encoder"])
     _give_executor()
     from llmsim.emulation.in_engine.coordinator import hook_balancer, hook_coordinator
     from llmsim.emulation.in_engine.hooks import hook_agreement, hook_engine_core

@@ -36,6 +36,6 @@ class Links:
         tokens = self._input_tokens(row)
         return self._transfers.reserved(row, self._cores[row], tokens, cached, now_ps)
 
-    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
+    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, ...]]]:
         """The requests whose KV has landed by now, and the groups at both ends."""
         return [(row, self._cores.pop(row)) for row in self._transfers.advance(now_ps)]

@@ -1,16 +1,23 @@
 """Which servers of an engine stand for the instances of a cluster file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
+from llmsim.emulation.step_counts import adapters_of, images_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.routing import RouterSpec, kept_sessions
+from llmsim.scheduling.conformance.connectors import (
+    HANDOVER,
+    OFFLOADING,
+    offloading_extra,
+    offloading_options,
+)
 
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
 _ROUTERS = ("--request-routing-policy", "--decode-routing-policy")
@@ -24,6 +31,10 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
+    adapters: tuple[str, ...] = ()
+    """The LoRA adapters that it serves, in the order of their numbers; none: it has no slots."""
+    largest_image: int = 0
+    """Tokens of the largest encoder input; 0: nobody has any."""
 
     @property
     def first(self) -> LoweredGroup:
@@ -31,16 +42,39 @@ class EngineServer:
         return self.groups[0]
 
     @property
-    def connector(self) -> dict[str, bool] | None:
-        """What its KV connector is for; None: it has none."""
-        config, role = self.first.scheduler, self.first.native.role
-        if role == _native.Role.BOTH or config is None:
+    def encoder(self) -> dict[str, int] | None:
+        """The budgets of its encoder; None: nobody has inputs of one."""
+        config = self.first.scheduler
+        if config is None or not self.largest_image:
+            return None
+        encoder = config.encoder
+        if not encoder.step_tokens:  # of a release whose budgets are not modelled
             return None
         return {
+            "step_tokens": max(encoder.step_tokens, self.largest_image),
+            "cache_tokens": max(encoder.cache_tokens, self.largest_image),
+            "whole_inputs": encoder.whole_inputs,
+        }
+
+    @property
+    def connector(self) -> dict[str, Any] | None:
+        """What its KV connector is for: the `kind`, and what vLLM is told of it
+        (`kv_connector_extra_config`). None: it has none.
+        """
+        config, role = self.first.scheduler, self.first.native.role
+        if config is None:
+            return None
+        if config.offloading.num_chunks > 0:
+            extra = offloading_extra(offloading_options(config.offloading))
+            return {"kind": OFFLOADING, "extra": extra}
+        if role == _native.Role.BOTH:
+            return None
+        extra = {
             "remote": role == _native.Role.DECODE,
             "keeps_finished": role == _native.Role.PREFILL,
             "all_but_last": bool(config.prefill_all_but_last_token),
         }
+        return {"kind": HANDOVER, "extra": extra}
 
 
 @dataclass(frozen=True)
@@ -62,14 +96,35 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     roles = [group.native.role for group in lowered.groups]
     if lowered.lockstep_groups:
         return (_lockstep(prepared),)
+    images = [tokens for row in images_of(prepared.workload) for _, tokens, _ in row]
+    adapters, largest = adapters_of(prepared.workload), max(images, default=0)
+    return tuple(_serving(one, adapters, largest) for one in _own_engines(prepared, roles))
+
+
+def _own_engines(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[EngineStage, ...]:
+    """The servers of engines that run on their own."""
+    groups = prepared.lowered.groups
     if any(role != _native.Role.BOTH for role in roles):
         return _prefill_and_decode(prepared)
     if len(roles) > 1 and prepared.simulation.router.name in CHOICES:
         _check_several(prepared)
-        return (_stage(_ROUTERS[0], prepared.simulation.router, lowered.groups),)
+        return (_stage(_ROUTERS[0], prepared.simulation.router, groups),)
     if len(roles) > 1:
         _check_ranks(prepared)
-    return (EngineStage((EngineServer(lowered.groups),)),)
+    return (EngineStage((EngineServer(groups),)),)
+
+
+def _serving(stage: EngineStage, adapters: tuple[str, ...], largest_image: int) -> EngineStage:
+    """The servers with these adapters, as far as they have slots, and such encoder inputs."""
+    servers = [
+        replace(
+            one,
+            adapters=adapters if one.first.engine.max_loras is not None else (),
+            largest_image=largest_image,
+        )
+        for one in stage.servers
+    ]
+    return replace(stage, servers=tuple(servers))
 
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
@@ -82,11 +137,6 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
             any(group.offload is not None for group in lowered.groups),
             "weights or attention in host memory",
             "leave offloading of weights and operators out",
-        ),
-        (
-            bool(lowered.kv_offloading),
-            "--kv-offloading-size",
-            "leave it out, or run vLLM's own offloading connector in llmsim run --scheduler vllm",
         ),
         (tiers, "KV tiers (--prefix-storage)", "leave --prefix-storage out"),
     ):
@@ -151,6 +201,9 @@ def _lockstep(prepared: Prepared) -> EngineStage:
         (len(ranks.groups) < len(groups), "ranks in lock-step beside other instances"),
         (any(one.native.role != _native.Role.BOTH for one in groups), "ranks in lock-step by role"),
         (not groups[0].model.num_experts, "ranks in lock-step of a dense model"),
+        (bool(lowered.kv_offloading), "--kv-offloading-size of ranks in lock-step"),
+        (groups[0].engine.max_loras is not None, "--max-loras of ranks in lock-step"),
+        (any(images_of(prepared.workload)), "encoder_inputs of ranks in lock-step"),
         (
             any(one.engine.speculation is not None for one in groups),
             "speculative_config of ranks in lock-step",

@@ -13,8 +13,9 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.step_counts import Encodes
 from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
-from llmsim.emulation.timekeeping.kv_moves import KvLinks, KvMoves
+from llmsim.emulation.timekeeping.kv_moves import KvCopies, KvLinks, KvMoves, Waited
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
@@ -28,16 +29,18 @@ _TICK_S = 0.001
 """How often time passes when it goes by the wall clock."""
 
 
-class Steps(Protocol):
+class Steps(Waited, Protocol):
     """Who times the steps of an engine core (`llmsim.emulation.devices.Devices`), or of one in
     lock-step (`llmsim.emulation.lockstep.RankDevices`).
     """
 
-    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
-        """The workers post reads of KV for so long, before they launch the next step."""
-        ...
-
-    def step(self, items: list[list[Any]], now_ps: int, waits: list[int] | None = None) -> Begun:
+    def step(
+        self,
+        items: list[list[Any]],
+        now_ps: int,
+        waits: list[int] | None = None,
+        encodes: Encodes | None = None,
+    ) -> Begun:
         """The next step (`Channel.step`)."""
         ...
 
@@ -98,10 +101,12 @@ class Keeper:
         steps: Sequence[Steps],
         links: KvLinks | None = None,
         *,
+        copies: KvCopies | None = None,
         lockstep: bool = False,
     ) -> None:
         """Makes the clock's page and the socket in `folder`; `steps` by number of engine core,
-        which are all in lock-step where `lockstep` says so (`RankDevices`).
+        which are all in lock-step where `lockstep` says so (`RankDevices`). KV moves over `links`,
+        or by `copies`.
         """
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
@@ -113,7 +118,7 @@ class Keeper:
         self._written: dict[Actor, asyncio.StreamWriter] = {}
         self._steps_of: dict[Actor, Steps] = {}
         """Of engine cores."""
-        self._moves = KvMoves(self.time, links, self._answer, self._post_reads)
+        self._moves = KvMoves(self.time, links, self._answer, self._steps_of, copies)
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
@@ -375,10 +380,8 @@ class Keeper:
             self._steps_of[actor].empty_step()
             return
         begun = self._steps_of[actor].step(rest[0], self.time.now_ps, *rest[1:])
+        self._moves.launched(actor, begun.end)
         self._answer(actor, list(begun))
-
-    def _post_reads(self, actor: Actor, posts_ps: int) -> None:
-        self._steps_of[actor].posts_reads(posts_ps, self.time.now_ps)
 
     def _hear_of_time(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:

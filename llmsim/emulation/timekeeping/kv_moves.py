@@ -1,18 +1,38 @@
 """KV that moves between engine cores, and the cores that rest until something is there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper
 
 
-class KvLinks(Protocol):
-    """Who moves KV between engine cores (`llmsim.emulation.servers.links.Links`)."""
+class Waited(Protocol):
+    """Steps that wait for KV, or whose hosts do (`llmsim.emulation.timekeeping.keeper.Steps`)."""
+
+    def posts_reads(self, posts_ps: int, now_ps: int) -> None:
+        """The workers post reads of KV for so long, before they launch the next step."""
+        ...
+
+    def forms(self, now_ps: int) -> None:
+        """The next batch is formed, and may wait for what it needs."""
+        ...
+
+
+class KvMover(Protocol):
+    """Who moves KV."""
 
     @property
     def next_ps(self) -> int | None:
         """When something may land; None: nothing moves."""
         ...
+
+    def landed(self, now_ps: int) -> Sequence[tuple[int, tuple[int, ...]]]:
+        """The numbers of what has landed by now, and of the engine cores that hear of it."""
+        ...
+
+
+class KvLinks(KvMover, Protocol):
+    """Who moves KV between engine cores (`llmsim.emulation.servers.links.Links`)."""
 
     def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
         """A decode core has blocks for a prompt, of which it has `cached` tokens; how long its
@@ -20,38 +40,57 @@ class KvLinks(Protocol):
         """
         ...
 
-    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
-        """The requests whose KV has landed by now, and the numbers of both engine cores."""
+
+class KvCopies(KvMover, Protocol):
+    """Who copies KV to host memory and back (`llmsim.emulation.servers.copies.HostCopies`)."""
+
+    def asked(self, core: int, asked: dict[str, list[Any]], now_ps: int, *, runs: bool) -> None:
+        """The workers of an engine core are called, with requests or without, and copy this."""
+        ...
+
+    def launched(self, core: int, end_ps: int) -> None:
+        """They have launched a step, which ends then."""
+        ...
+
+    def is_open(self, core: int) -> bool:
+        """Whether what their next step waits for is there."""
         ...
 
 
 class KvMoves:
-    """Answers what engine cores with a KV connector say; the links are an actor of the clock."""
+    """Answers what engine cores with a KV connector say; who moves KV is an actor of the clock."""
 
-    KINDS = ("reserved", "moved", "rest")
+    KINDS = ("reserved", "copies", "moved", "rest")
 
     def __init__(
         self,
         time: Timekeeper,
         links: KvLinks | None,
         answer: Callable[[Actor, Any], None],
-        posts_reads: Callable[[Actor, int], None],
+        steps_of: Mapping[Actor, Waited],
+        copies: KvCopies | None = None,
     ) -> None:
-        """`posts_reads` is called with an engine core, and how long its workers post reads."""
+        """Engine cores have `links` between them, or `copies` below them; `steps_of` says who times
+        their steps.
+        """
         self._time, self._links, self._answer = time, links, answer
-        self._posts_reads = posts_reads
+        self._copies = copies
+        self._mover: KvMover | None = links if links is not None else copies
+        self._steps_of = steps_of
         self._moved: dict[int, list[tuple[int, int]]] = {}
-        """When the KV of requests has moved, and their rows, by the engine core that has still to
-        hear of it.
+        """When KV has moved, and its numbers (rows of requests, or jobs of copies), by the engine
+        core that has still to hear of it.
         """
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
         self._unseen: set[Actor] = set()
         """Engine cores with requests that came after they had settled."""
         self._resting: set[Actor] = set()
+        self._gated: list[Actor] = []
+        """Engine cores whose steps wait for copies."""
         self.actor: Actor | None = None
         """Waits for what lands next; None: nothing ever moves."""
-        if links is not None:
+        if self._mover is not None:
             self.actor = time.join("the links")
             time.waits(self.actor, None)
 
@@ -63,6 +102,8 @@ class KvMoves:
         """It has ended."""
         self._numbers.pop(core, None)
         self._resting.discard(core)
+        if core in self._gated:
+            self._gated.remove(core)
 
     def hear(self, core: Actor, kind: str, rest: list[Any]) -> None:
         """What an engine core says of its connector, one of `KINDS`."""
@@ -72,11 +113,30 @@ class KvMoves:
             self._resting.add(core)
             self._time.waits(core, None)
             self._stir(core)
+        elif kind == "copies":
+            self._copy(core, *rest)
         elif self._links is not None:
             row, cached = rest
             posts_ps = self._links.reserved(self._numbers[core], row, cached, self._time.now_ps)
-            self._posts_reads(core, posts_ps)
-            self._expect(self._links)
+            self._steps_of[core].posts_reads(posts_ps, self._time.now_ps)
+            self._expect()
+
+    def _copy(self, core: Actor, asked: dict[str, list[Any]], runs: bool, waits: bool) -> None:
+        """`waits`: the engine core goes on when its step may begin."""
+        assert self._copies is not None, "its connector copies"
+        self._copies.asked(self._numbers[core], asked, self._time.now_ps, runs=runs)
+        if runs:
+            self._steps_of[core].forms(self._time.now_ps)
+        if waits:
+            self._time.waits(core, None)
+            self._gated.append(core)
+        self.land()
+
+    def launched(self, core: Actor, end_ps: int) -> None:
+        """An engine core has launched a step."""
+        if self._copies is not None:
+            self._copies.launched(self._numbers[core], end_ps)
+            self._expect()
 
     def settled(self, core: Actor) -> None:
         """It sees all requests that it has received."""
@@ -88,15 +148,28 @@ class KvMoves:
         self._stir(core)
 
     def land(self) -> None:
-        """The time of the links' actor has come: both ends hear of what is there."""
-        if self._links is None:
+        """All that has landed by now is told to the engine cores."""
+        if self._mover is None:
             return
-        for row, cores in self._links.landed(self._time.now_ps):
+        for moved, cores in self._mover.landed(self._time.now_ps):
             for number in cores:
-                self._moved.setdefault(number, []).append((self._time.now_ps, row))
+                self._moved.setdefault(number, []).append((self._time.now_ps, moved))
+        self._open()
         for core in self._numbers:
             self._stir(core)
-        self._expect(self._links)
+        self._expect()
+
+    def _open(self) -> None:
+        """Steps begin that have what they wait for."""
+        for core in list(self._gated):
+            assert self._copies is not None, "they wait for copies"
+            if self._copies.is_open(self._numbers[core]):
+                self._gated.remove(core)
+                self._go_on(core)
+
+    def _go_on(self, core: Actor) -> None:
+        self._time.works(core)
+        self._answer(core, None)
 
     def _moved_until(self, until_ps: int | None, number: int) -> list[int]:
         """Takes what has moved by then, or, without a time, by now."""
@@ -106,14 +179,13 @@ class KvMoves:
             self._moved[number] = later
         return [row for _, row in moved[: len(moved) - len(later)]]
 
-    def _expect(self, links: KvLinks) -> None:
-        assert self.actor is not None, "there are links"
-        self._time.waits(self.actor, links.next_ps)
+    def _expect(self) -> None:
+        assert self._mover is not None and self.actor is not None, "something moves"
+        self._time.waits(self.actor, self._mover.next_ps)
 
     def _stir(self, core: Actor) -> None:
         """An engine core that rests goes on where there is something for it."""
         is_there = core in self._unseen or self._moved.get(self._numbers[core])
         if core in self._resting and is_there:
             self._resting.discard(core)
-            self._time.works(core)
-            self._answer(core, None)
+            self._go_on(core)

@@ -201,17 +201,20 @@ void bind_batch_runner(nb::module_& m) {
       .def(
           "run",
           [](BatchRunner& runner, const Items& items, Ps now_ps, Ps known_ps,
-             std::int32_t drafts_after, Ps posting_ps) {
-            Batch batch = batch_of(items);
+             std::int32_t drafts_after, Ps posting_ps, const std::vector<std::int32_t>& counts) {
+            Batch batch = batch_of(items, counts);
             batch.drafts_after = drafts_after;
             batch.posting = posting_ps;
             const StepTimes times = runner.run(batch, now_ps, known_ps);
             return std::pair{times.start, times.end};
           },
           "items"_a, "now_ps"_a, "known_ps"_a = 0, "drafts_after"_a = 0, "posting_ps"_a = 0,
+          "counts"_a = std::vector<std::int32_t>{},
           "(start, end) in ps of the next step, which the host has at now_ps and which may start "
           "when its input tokens are known; items as of Program.step_ps, drafts_after are proposed "
-          "for each sequence at its end, and its hosts post reads of KV for posting_ps first.");
+          "for each sequence at its end, and its hosts post reads of KV for posting_ps first. "
+          "counts: none, or those of LoraSlots.begin_step, and perhaps tokens and pairs of tokens "
+          "that its encoder computes.");
 }
 
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,

@@ -228,12 +228,22 @@ void Group::note_left(RequestId request, Ps now) {
   --outstanding_;
 }
 
-void Group::on_event(Ps now, Phase phase, std::uint32_t) {
-  phase == Phase::kStepDone ? on_step_done(now) : on_schedule(now);
+void Group::on_event(Ps now, Phase phase, std::uint32_t argument) {
+  if (phase != Phase::kStepDone) return on_schedule(now);
+  if (argument != kHears) return on_step_done(now);
+  hears_posted_ = false;
+  take_output(now);
 }
 
 void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
+  if (!engine_is_held() && unseen_ == 0) return take_output(now);
+  ++unseen_;
+  moves_->step_ended(now);
+  expect(now);
+}
+
+void Group::take_output(Ps now) {
   finished_.clear();
   complete_oldest(now, finished_);
   if (api_servers_.empty()) {
@@ -263,9 +273,15 @@ void Group::on_schedule(Ps now) {
 void Group::expect(Ps now) {
   if (idle()) {
     wake(now);
-  } else if (!step_done_posted_ && next_output() < kEndOfTime) {
+    return;
+  }
+  if (!hears_posted_ && unseen_ > 0 && !engine_is_held()) {
+    hears_posted_ = true;
+    post(now, Phase::kStepDone, kHears);
+  }
+  if (!step_done_posted_ && num_timed_ > unseen_) {
     step_done_posted_ = true;
-    post(next_output(), Phase::kStepDone);
+    post(slots_[(oldest_ + unseen_) % slots_.size()].times.end, Phase::kStepDone);
   }
 }
 
@@ -367,7 +383,8 @@ std::int32_t Group::tokens_from() const {
   if (config_.stages_wait) return num_in_flight_ > 0 && gives_tokens(num_in_flight_ - 1) ? 1 : 0;
   if (stages == 1 || calls_.size() < stages) return 0;
   const auto taken = calls_.begin() + static_cast<std::ptrdiff_t>(calls_.size() - stages + 1);
-  auto place = static_cast<std::size_t>(std::count(calls_.begin(), taken, true));
+  auto place = static_cast<std::size_t>(
+      std::count_if(calls_.begin(), taken, [](const Call& call) { return call.has_batch; }));
   while (place > 0 && !gives_tokens(place - 1)) --place;
   return place == 0 ? 0 : static_cast<std::int32_t>(num_in_flight_ - (place - 1));
 }
@@ -445,6 +462,7 @@ void Group::use_copies(GroupCopies& copies) {
   OffloadedKv* offloaded = scheduler_->offloaded_kv();
   if (offloaded == nullptr) throw std::invalid_argument("this scheduler offloads no KV");
   moves_ = &copies;
+  engine_waits_ = copies.num_ranks() == 1 && !overlaps();
   offloaded->use_copies(copies);
 }
 
@@ -490,17 +508,24 @@ void Group::note_preempting_step() {
 }
 
 // A call without a batch ends as soon as it is the oldest; it is looked at when the queue is full.
-bool Group::has_place() {
-  if (calls_.size() == depth() && !calls_.front()) calls_.pop_front();
+bool Group::has_place(Ps now) {
+  if (calls_.size() == depth() && !calls_.front().has_batch) take_empty_call(now);
   return calls_.size() < depth();
 }
 
-void Group::note_empty_call() {
-  if (scheduler_->queues_empty_batches()) calls_.push_back(false);
+void Group::note_empty_call(Ps now) {
+  if (scheduler_->queues_empty_batches()) calls_.push_back({false, now});
 }
 
-void Group::forget_oldest_call() {
-  while (!calls_.front()) calls_.pop_front();
+// The engine takes what its worker gave to the oldest call, which had no batch: what had moved then
+// (vLLM: kv_connector_no_forward).
+void Group::take_empty_call(Ps now) {
+  hear_of_moved(calls_.front().at, now);
+  calls_.pop_front();
+}
+
+void Group::forget_oldest_call(Ps now) {
+  while (!calls_.front().has_batch) take_empty_call(now);
   calls_.pop_front();
 }
 
@@ -536,7 +561,7 @@ void Group::complete_at_once(const Batch& batch, Ps now) {
 
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
-  while (has_place() && !nothing_to_build_ && scheduler_->has_requests()) {
+  while (has_place(now) && !nothing_to_build_ && scheduler_->has_requests()) {
     Slot& slot = free_slot();
     log_.begin_build(
         static_cast<std::int32_t>(output_times_.size() + num_in_flight_ + num_offers_));
@@ -565,11 +590,11 @@ bool Group::build_batch(Ps now) {
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
       hear_of_moved(now, now);
-      note_empty_call();
+      note_empty_call(now);
       continue;
     }
     if (num_queued() > 0 && scheduler_->queues_empty_batches()) {
-      note_empty_call();
+      note_empty_call(now);
       owes_dummy_ = lockstep_ != nullptr && !idles_along();
       continue;
     }
@@ -585,7 +610,7 @@ void Group::launch(Ps now) {
   scheduled_tokens_ += slot.batch.scheduled_tokens();
   ++num_in_flight_;
   if (slot.batch.empty()) ++num_dummies_;
-  if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_back(true);
+  if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_back({true, now});
   if (num_offers_ > 0) --num_offers_;
   joins_idle_ = false;
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
@@ -633,7 +658,7 @@ void Group::note_times(const StepTimes& times, Ps now) {
 // other members to join it.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   others_run_ = passes_together() && round > 0;
-  const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place();
+  const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place(now);
   if (joins_idle_ || full() || has_offered) {
     tell_load(now);
   } else {
@@ -656,7 +681,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
 
 void Group::note_offer(Ps now) {
   free_slot().opened = now;
-  calls_.push_back(true);
+  calls_.push_back({true, now});
   if (++num_offers_ == 1) gate(now);
 }
 
@@ -687,11 +712,13 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     update(slot.batch, finished);
-    if (moves_ != nullptr) moves_->step_ended(now);
+    if (moves_ != nullptr && unseen_ == 0) moves_->step_ended(now);
+    if (unseen_ > 0) --unseen_;
     outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
-    if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
+    if (schedule)
+      schedule->completed(slot.times.end, *scheduler_, std::span(finished).subspan(before));
   } else {
     if (moves_ != nullptr) moves_->step_ended(now);
     hear_of_moved(hears_until(slot, now), now);
@@ -700,7 +727,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   oldest_ = (oldest_ + 1) % slots_.size();
   const bool is_dummy = slot.batch.empty();
   if (is_dummy) --num_dummies_;
-  if (!is_dummy || idles_along()) forget_oldest_call();
+  if (!is_dummy || idles_along()) forget_oldest_call(now);
   // Where vLLM's engine has found nothing to run, it runs a dummy behind the output that it waited
   // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop).
   if (!is_dummy && owes_dummy_) joins_idle_ = true;

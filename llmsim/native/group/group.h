@@ -87,6 +87,9 @@ struct GroupConfig {
 // kMoreCircles on top, while nothing gets further, runs in circles.
 inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
 
+// The argument of kStepDone where the engine hears late that its oldest batch has ended.
+inline constexpr std::uint32_t kHears = 1;
+
 // Calls of a scheduler at one time that may schedule nothing although it asks to be called again.
 inline constexpr std::int64_t kMostEmptyBuilds = 100'000;
 
@@ -397,12 +400,16 @@ class Group final : public Entity, public StepSink {
   }
   bool withholds() const { return rounds_ != nullptr && rounds_->withholds(); }
   void note_offer(Ps now);
-  bool has_place();
-  void note_empty_call();
-  void forget_oldest_call();
+  bool has_place(Ps now);
+  void note_empty_call(Ps now);
+  void forget_oldest_call(Ps now);
+  void take_empty_call(Ps now);
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
+  // Whether the engine hears of nothing until the next slot's batch has what it waits for.
+  bool engine_is_held() const { return gated_ && engine_waits_; }
+  void take_output(Ps now);
   bool build_next(Ps now);
   // The next batch in order has ended, with these times.
   void record_output(Ps now, const StepTimes& times, const Held& held);
@@ -463,9 +470,13 @@ class Group final : public Entity, public StepSink {
   PostedReads posted_reads_;
   std::vector<Slot> slots_;  // ring of `depth` slots, reused; of a member twice as many
   std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
-  // The engine's queue of batches, oldest first: whether the call gave one. Calls that give none
-  // take a place, too (vLLM: EngineCore.step_with_batch_queue).
-  std::deque<bool> calls_;
+  // A call of the scheduler, and when it was; one that gave no batch takes a place, too (vLLM:
+  // EngineCore.step_with_batch_queue).
+  struct Call {
+    bool has_batch;
+    Ps at;
+  };
+  std::deque<Call> calls_;  // the engine's queue of batches, oldest first
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
@@ -480,6 +491,10 @@ class Group final : public Entity, public StepSink {
   bool building_ = false;
   GroupMoves* moves_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
+  // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
+  bool engine_waits_ = false;
+  std::size_t unseen_ = 0;  // batches in flight that have ended since, which its engine learns then
+  bool hears_posted_ = false;  // that it learns of the oldest one
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran

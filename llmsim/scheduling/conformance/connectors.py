@@ -150,4 +150,18 @@ def offloading_options(native: "_native.OffloadingConfig") -> Case:
     }
 
 
+def offloading_extra(options: Case) -> dict[str, Any]:
+    """What vLLM's connector is told of such options (`kv_connector_extra_config`), of which
+    `num_chunks` and `sync_load_tokens` are ours (`vllm.offloading.SizedOffloading`).
+    """
+    return {
+        "num_chunks": options["pool_chunks"],
+        "blocks_per_chunk": options["chunk_blocks"],
+        "eviction_policy": options["eviction"],
+        "store_threshold": options["store_threshold"],
+        "offload_prompt_only": options["prompt_only"],
+        "sync_load_tokens": options.get("sync_load_tokens", 0),
+    }
+
+
 _PARTS = {HANDOVER: _handover, POOL: _pool, OFFLOADING: _offloading}

@@ -1,12 +1,53 @@
 // KV in host memory under vLLM's own rules, for Python.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
 #include "kv/offloading/connector.h"
+#include "kv/offloading/outside_copies.h"
 
 using namespace nanobind::literals;
 
 namespace llmsim {
+
+static void bind_outside_copies(nb::module_& m) {
+  nb::class_<OutsideCopies>(m, "OutsideCopies",
+                            "Copies of KV to host memory and back, of engines outside of a "
+                            "simulation that number them.")
+      .def(nb::init<std::vector<GroupCopiesConfig>, NetworkConfig>(), "groups"_a, "network"_a)
+      .def("load", &OutsideCopies::load, "group"_a, "job"_a, "tokens"_a,
+           "Asked for with the batch that is formed next; its request waits for it.")
+      .def("store", &OutsideCopies::store, "group"_a, "job"_a, "tokens"_a,
+           "Asked for with the batch that is formed next.")
+      .def("load_in_step", &OutsideCopies::load_in_step, "group"_a, "job"_a, "tokens"_a,
+           "A load for which the batch that is formed next waits.")
+      .def("flush", &OutsideCopies::flush, "group"_a, "job"_a,
+           "The batch that is formed next waits for the store, unless it has ended.")
+      .def("formed", &OutsideCopies::formed, "group"_a, "runs"_a, "now_ps"_a,
+           "A batch is formed (`runs`: with requests), and what was asked for is submitted.")
+      .def("launched", &OutsideCopies::launched, "group"_a, "end_ps"_a,
+           "A batch was launched, and ends then.")
+      .def("open", &OutsideCopies::open, "group"_a,
+           "Whether all that the group's batch waits for is there.")
+      .def(
+          "next_event_ps",
+          [](const OutsideCopies& c) -> std::optional<Ps> {
+            if (c.next_event() == kEndOfTime) return std::nullopt;
+            return c.next_event();
+          },
+          "When something may end; None: nothing is under way.")
+      .def(
+          "advance",
+          [](OutsideCopies& c, Ps now_ps) {
+            std::vector<std::pair<std::int32_t, std::int64_t>> ended;
+            for (const auto& [group, job] : c.advance(now_ps)) ended.emplace_back(group, job);
+            return ended;
+          },
+          "now_ps"_a,
+          "Time passes; returns (group, job) of the copies that have ended since it was called, in "
+          "that order.");
+}
 
 void bind_kv_offloading(nb::module_& m) {
   nb::enum_<OffloadingEviction>(m, "OffloadingEviction")
@@ -48,6 +89,7 @@ void bind_kv_offloading(nb::module_& m) {
           "ranks"_a, "hosts"_a, "bytes_per_token"_a, "bytes_stored_per_token"_a,
           "The places of its ranks (none: it offloads nothing) and of the host of each, and the "
           "bytes of a token that each loads and stores.");
+  bind_outside_copies(m);
 }
 
 }  // namespace llmsim

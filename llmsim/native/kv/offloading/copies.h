@@ -49,6 +49,8 @@ class GroupCopies final : public GroupMoves {
   // The batch that is formed waits for the store, unless it has ended.
   void flush(JobId job);
 
+  std::size_t num_ranks() const { return config_.ranks.size(); }
+
   void formed(Ps now, std::int32_t in_flight, bool runs) override;
   void step_ended(Ps now) override;
   bool open() const override { return gates_ == 0; }

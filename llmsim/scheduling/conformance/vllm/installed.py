@@ -59,7 +59,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
         ahead=getattr(core.vllm_config, "num_hash_lookahead_tokens", 0),
     )
     if "encoder_tokens" in options:
-        requests = _with_images(requests, workload)
+        requests = with_images(requests, workload)
     if config.kv_producer:
         states = config.prefill_all_but_last_token
         requests = [prompt_alone(one, all_but_last=states) for one in requests]
@@ -163,7 +163,7 @@ def live_requests(
     ]
 
 
-def _with_images(requests: list[LiveRequest], workload: Workload) -> list[LiveRequest]:
+def with_images(requests: list[LiveRequest], workload: Workload) -> list[LiveRequest]:
     """The requests with their encoder inputs."""
     rows = workload.encoder_inputs or []
     numbered = numbered_inputs(rows)

@@ -29,6 +29,7 @@ from llmsim.scheduling.conformance.connectors import (
     OFFLOADING,
     groups_of,
     load_failures,
+    offloading_extra,
 )
 from llmsim.scheduling.conformance.vllm.platform import prepare, prepare_runner, write_model
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
@@ -155,14 +156,7 @@ def _transfer_config(role: str, connector: dict[str, Any]) -> Any:
             kv_connector="TimedOffloading",
             kv_connector_module_path="llmsim.scheduling.conformance.vllm.offloading",
             kv_role="kv_both",
-            kv_connector_extra_config={
-                "num_chunks": connector["pool_chunks"],
-                "blocks_per_chunk": connector["chunk_blocks"],
-                "eviction_policy": connector["eviction"],
-                "store_threshold": connector["store_threshold"],
-                "offload_prompt_only": connector["prompt_only"],
-                "sync_load_tokens": connector["sync_load_tokens"],
-            },
+            kv_connector_extra_config=offloading_extra(connector),
         )
     return KVTransferConfig(
         kv_connector="SimulatedConnector",
