@@ -2326,7 +2326,7 @@ class BatchRunner:
 
     def run(self, items: Sequence[Sequence[int]], now_ps: int, known_ps: int = 0, drafts_after: int = 0, posting_ps: int = 0, counts: Sequence[int] = []) -> tuple[int, int]:
         """
-        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items and counts (of adapters and encoders) as of Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts post reads of KV for posting_ps first.
+        (start, end) in ps of the next step, which the host has at now_ps and which may start when its input tokens are known; items as of Program.step_ps, drafts_after are proposed for each sequence at its end, and its hosts post reads of KV for posting_ps first. counts: none, or those of LoraSlots.begin_step, and perhaps tokens and pairs of tokens that its encoder computes.
         """
 
 class RoundRunner:
