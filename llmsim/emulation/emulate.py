@@ -23,7 +23,7 @@ from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.links import Links
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
@@ -169,9 +169,12 @@ class _Emulation:
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
         self._devices = self._all_devices()
+        transfers = prepared.lowered.kv_transfers
+        self._pushes = transfers is not None and transfers.push
         links = None
         if len(stages) > 1:
-            links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
+            kind = PushLinks if self._pushes else Links
+            links = kind(prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of))
         in_step = self._engines[0].lockstep is not None
         self._keeper = Keeper(folder, self._devices, links, lockstep=in_step)
         self._relay: Relay | None = None
@@ -297,6 +300,7 @@ class _Emulation:
                 self._doors([server.port for server in servers]),
                 self._engine.endpoint(self._engines[0]),
                 self._prepared.simulation.clients,
+                at_once=self._pushes,
             )
             await self._until(self._clients.run(), servers)
             return

@@ -89,7 +89,8 @@ class Clients:
     """Sends every request when it is due, the calls of a session one after the other.
 
     Where prompts and answers are computed apart, it is the proxy, too: a server of the second stage
-    gets a request when one of the first has answered with a token, which is discarded.
+    gets a request when one of the first has answered with a token, which is discarded. Where KV is
+    pushed, servers of both stages get it at once.
     """
 
     def __init__(
@@ -101,10 +102,15 @@ class Clients:
         stages: Sequence[Stage],
         endpoint: Endpoint | None = None,
         loop: ClosedLoop | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         """`stages`: in the order in which requests pass them; `endpoint`: of their servers, by
-        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open.
+        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open. `at_once`:
+        servers of all stages get a request when it comes.
         """
+        self._first_stages = range(len(stages) if at_once else 1)
+        """Where requests that come go."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
         self._keeper, self._workload, self._requests = keeper, workload, requests
         self._model, self._stages = model, stages
@@ -228,7 +234,8 @@ class Clients:
 
     def _schedule(self, row: int, arrival_ps: int) -> None:
         self.answers[row] = Answer(arrival_ps)
-        self._pass_on(_Coming(arrival_ps, 0, 0, row))
+        for stage in self._first_stages:
+            self._pass_on(_Coming(arrival_ps, stage, 0, row))
 
     def _pass_on(self, coming: _Coming) -> None:
         """Where there is a choice, it is made at that time, when all that ends then has ended; an
@@ -392,9 +399,10 @@ class Clients:
         stage = self._stages[due.stage]
         async for tokens in self._tokens(reader):
             stage.left(due.door)
-            group = stage.doors[due.door].group
-            self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
-            self._keeper.clients_work()
+            if due.stage + 1 not in self._first_stages:
+                group = stage.doors[due.door].group
+                self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
+                self._keeper.clients_work()
             self._keeper.read(tokens)
 
     async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:

@@ -20,15 +20,19 @@ class KvLinks(Protocol):
         """
         ...
 
-    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
-        """The requests whose KV has landed by now, and the numbers of both engine cores."""
+    def sent(self, core: int, row: int, metadata: str) -> None:
+        """A prefill core pushes the KV of a prompt, with what goes along with it."""
+        ...
+
+    def landed(self, now_ps: int) -> list[tuple[int, Any]]:
+        """What has happened by now: the number of an engine core, and what it is to hear."""
         ...
 
 
 class KvMoves:
     """Answers what engine cores with a KV connector say; the links are an actor of the clock."""
 
-    KINDS = ("reserved", "moved", "rest")
+    KINDS = ("reserved", "sent", "moved", "rest")
 
     def __init__(
         self,
@@ -40,9 +44,8 @@ class KvMoves:
         """`posts_reads` is called with an engine core, and how long its workers post reads."""
         self._time, self._links, self._answer = time, links, answer
         self._posts_reads = posts_reads
-        self._moved: dict[int, list[tuple[int, int]]] = {}
-        """When the KV of requests has moved, and their rows, by the engine core that has still to
-        hear of it.
+        self._moved: dict[int, list[tuple[int, Any]]] = {}
+        """When something has happened, and what, by the engine core that has still to hear of it.
         """
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
@@ -72,6 +75,9 @@ class KvMoves:
             self._resting.add(core)
             self._time.waits(core, None)
             self._stir(core)
+        elif self._links is not None and kind == "sent":
+            self._links.sent(self._numbers[core], *rest)
+            self._expect(self._links)
         elif self._links is not None:
             row, cached = rest
             posts_ps = self._links.reserved(self._numbers[core], row, cached, self._time.now_ps)
@@ -87,24 +93,29 @@ class KvMoves:
         self._unseen.add(core)
         self._stir(core)
 
+    def unparks(self, core: Actor) -> None:
+        """It has something to do."""
+        if core in self._resting:
+            self._resting.discard(core)
+            self._answer(core, None)
+
     def land(self) -> None:
         """The time of the links' actor has come: both ends hear of what is there."""
         if self._links is None:
             return
-        for row, cores in self._links.landed(self._time.now_ps):
-            for number in cores:
-                self._moved.setdefault(number, []).append((self._time.now_ps, row))
+        for number, heard in self._links.landed(self._time.now_ps):
+            self._moved.setdefault(number, []).append((self._time.now_ps, heard))
         for core in self._numbers:
             self._stir(core)
         self._expect(self._links)
 
-    def _moved_until(self, until_ps: int | None, number: int) -> list[int]:
+    def _moved_until(self, until_ps: int | None, number: int) -> list[Any]:
         """Takes what has moved by then, or, without a time, by now."""
         moved = self._moved.pop(number, [])
         later = [one for one in moved if until_ps is not None and one[0] > until_ps]
         if later:
             self._moved[number] = later
-        return [row for _, row in moved[: len(moved) - len(later)]]
+        return [heard for _, heard in moved[: len(moved) - len(later)]]
 
     def _expect(self, links: KvLinks) -> None:
         assert self.actor is not None, "there are links"
