@@ -24,12 +24,17 @@ from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
 from llmsim.emulation.servers.links import Links, Prompts, PushLinks
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
+from llmsim.emulation.servers.of_instances import (
+    EngineServer,
+    EngineStage,
+    engine_stages,
+    pushes_kv,
+)
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
-from llmsim.lowering import LoweredGroup
+from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
 STALL_S = 60
@@ -101,11 +106,8 @@ def emulate(
     stages = engine_stages(prepared)
     if client is None:
         check_workload(prepared.workload, hands_over=len(stages) > 1)
-    elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
-        raise NotYetError(
-            "--endpoint: the requests of a client after -- take no time of the API server beside "
-            "api_latency_ns; leave the option out, or give --dataset in place of the client"
-        )
+    else:
+        _check_before_client(prepared.lowered)
     version = engine.version(python)
     engine_args = [*engine_args, *engine.release_options(version, stages)]
     if client is not None:
@@ -114,6 +116,21 @@ def emulate(
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, list(engine_args)))
+
+
+def _check_before_client(lowered: LoweredDeployment) -> None:
+    """NotYetError for servers that the relay does not stand before."""
+    if any(one.engine.endpoint is not None for one in lowered.groups):
+        raise NotYetError(
+            "--endpoint: the requests of a client after -- take no time of the API server beside "
+            "api_latency_ns; leave the option out, or give --dataset in place of the client"
+        )
+    if pushes_kv(lowered):
+        raise NotYetError(
+            "a client after --: `llmsim emulate sglang` sends the requests of a trace alone to "
+            "prefill and decode instances; give --dataset in place of the client, or remove the "
+            "pd_type"
+        )
 
 
 class Stall:
@@ -169,8 +186,7 @@ class _Emulation:
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
         self._devices = self._all_devices()
-        transfers = prepared.lowered.kv_transfers
-        self._pushes = transfers is not None and transfers.push
+        self._pushes = pushes_kv(prepared.lowered)
         links = None
         if len(stages) > 1:
             kind = PushLinks if self._pushes else Links

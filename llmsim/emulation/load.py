@@ -241,10 +241,17 @@ class Clients:
         """Where there is a choice, it is made at that time, when all that ends then has ended; an
         API server begins at that time, too.
         """
-        if len(self._stages[coming.stage].doors) == 1 and not self._processes:
+        if not self._chooses(coming.stage) and not self._processes:
             self._give_door(coming)
         else:
             heapq.heappush(self._coming, coming)
+
+    def _chooses(self, stage: int) -> bool:
+        """Whether there is a choice among the servers of a stage, or of one that gets the request
+        at the same time.
+        """
+        at_once = self._first_stages if stage in self._first_stages else (stage,)
+        return any(len(self._stages[one].doors) > 1 for one in at_once)
 
     def _choose_doors(self) -> None:
         while self._coming and self._coming[0].at_ps <= self._keeper.time.now_ps:

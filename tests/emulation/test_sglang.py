@@ -159,7 +159,7 @@ def test_what_no_server_of_sglang_stands_for_is_refused(
     cluster: str, options: list[str], said: str
 ) -> None:
     prepared = of_sglang(*options, cluster=cluster)
-    with pytest.raises(NotYetError, match=f"^{said}.*: `llmsim emulate sglang` runs instances"):
+    with pytest.raises(NotYetError, match=f"^{said}.*: `llmsim emulate sglang` does not run"):
         Sglang().check(prepared, [])
 
 

@@ -188,6 +188,7 @@ def _check_group(group: LoweredGroup) -> None:
         return
     _refuse(engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}")
     windows = scheduler.window_pool.window > 0
+    by_role = group.native.role != _native.Role.BOTH
     method = None if engine.speculation is None else engine.speculation.method
     for is_so, what in (
         (group.layout.pp > 1 and method is not None, "speculative_config on pipeline stages"),
@@ -200,6 +201,8 @@ def _check_group(group: LoweredGroup) -> None:
             "HiCache of layers with windows or states",
         ),
         (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
+        (scheduler.host_cache.pages > 0 and by_role, "HiCache of instances with a pd_type"),
+        (by_role and group.layout.pp > 1, "pipeline stages of instances with a pd_type"),
     ):
         _refuse(is_so, what)
 
@@ -207,6 +210,6 @@ def _check_group(group: LoweredGroup) -> None:
 def _refuse(is_so: bool, what: str) -> None:
     if is_so:
         raise NotYetError(
-            f"{what}: `llmsim emulate sglang` runs instances without roles, on "
-            "the scheduler sglang; `llmsim run` simulates the cluster file as it is"
+            f"{what}: `llmsim emulate sglang` does not run this; "
+            "`llmsim run` simulates the cluster file as it is"
         )

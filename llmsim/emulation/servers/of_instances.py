@@ -73,6 +73,11 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     return (EngineStage((EngineServer(lowered.groups),)),)
 
 
+def pushes_kv(lowered: LoweredDeployment) -> bool:
+    """Whether prefill instances push KV, so that both sides get a request at once."""
+    return lowered.kv_transfers is not None and lowered.kv_transfers.push
+
+
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
     for is_so, what, remedy in (

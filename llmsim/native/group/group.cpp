@@ -320,6 +320,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   cut_steps(now);
   scheduler_->stop();
   moved_.clear();
+  unsent_ = 0;
 }
 
 // Batches complete without any of their requests, which frees what was kept for them.
@@ -452,6 +453,7 @@ void Group::hear_of_moved(Ps launched, Ps now) {
   while (!moved_.empty() && moved_.front().seen <= launched) {
     const RequestId request = moved_.front().request;
     moved_.pop_front();
+    if (answers_when_sent()) --unsent_;
     if (connector_->transferred(request)) continue;
     note_left(request, now);
     completion_->failed(request, now);
@@ -687,7 +689,9 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   if (!slot.batch.empty()) {
     update(slot.batch, finished);
     if (moves_ != nullptr) moves_->step_ended(now);
-    outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+    const auto ended = static_cast<std::int32_t>(finished.size() - before);
+    outstanding_ -= ended;
+    if (answers_when_sent()) unsent_ += ended;
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(now, *scheduler_, std::span(finished).subspan(before));
