@@ -386,9 +386,12 @@ class Clients:
             writer.close()
 
     def _refuse(self, due: _Due, said: str) -> None:
-        self.answers[due.row].refused = said
+        answer = self.answers[due.row]
+        is_first = not answer.refused
+        answer.refused = answer.refused or said
         self._stages[due.stage].left(due.door)
-        self._end_session(due.row)
+        if is_first:  # of servers that have got it at once
+            self._end_session(due.row)
         self._keeper.refused()
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:

@@ -160,6 +160,7 @@ void Group::note_arrival(std::deque<Arrival>& queue, const Arrival& arrival) {
 void Group::transferred(RequestId request, Ps at) { insert_by_time(moved_, {at, request}); }
 
 void Group::drain_inbox(Ps now) {
+  if (answers_when_sent()) order_by_sight(now);
   while (!inbox_.empty() && inbox_.front().seen <= now) {
     const RequestId request = inbox_.front().request;
     inbox_.pop_front();
@@ -168,6 +169,16 @@ void Group::drain_inbox(Ps now) {
   }
   if (!aborts_.empty()) drop_aborted(now);
   tell_load(now);
+}
+
+// SGLang's engine has them from the start, and those whose KV may be sent enter its queue in that
+// order (pop_bootstrapped).
+void Group::order_by_sight(Ps now) {
+  const auto later = std::ranges::upper_bound(inbox_, now, {}, &Arrival::seen);
+  std::stable_sort(inbox_.begin(), later, [this](const Arrival& one, const Arrival& other) {
+    return sequences_[one.request].arrival + latency_of(one.request) <
+           sequences_[other.request].arrival + latency_of(other.request);
+  });
 }
 
 void Group::tell_load(Ps now) {

@@ -431,6 +431,8 @@ class Group final : public Entity, public StepSink {
   void drop_aborted(Ps now);
   // The request has left its scheduler without an answer.
   void note_left(RequestId request, Ps now);
+  // Those that are here by now enter its engine in the order in which that has seen them.
+  void order_by_sight(Ps now);
   void hear_of_moved(Ps launched, Ps now);
   // Whether it computes prompts and answers when their KV has been sent (SGLang:
   // process_disagg_prefill_inflight_queue).
