@@ -14,7 +14,7 @@ from llmsim.api.checked.given import Given
 from llmsim.api.checked.run_options import checked
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.arguments import OneSentenceParser
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 PCIE = Path(__file__).resolve().parents[1] / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json"
 SPREAD = ([0, 4, 2, 6], [1, 5, 3, 7])

@@ -17,7 +17,8 @@ from typing import Any
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
-from llmsim.simulate import SimulationOptions, native_simulation
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import native_simulation
 from llmsim.workload import load_dataset
 
 ROOT = Path(__file__).resolve().parents[1]

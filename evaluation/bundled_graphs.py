@@ -36,7 +36,7 @@ from llmsim.export.step_graph.run_times import in_run
 from llmsim.export.step_graph.transfers import KINDS, Window, is_waited_for, kv_nodes
 from llmsim.installation.examples import EXAMPLES, Example
 from llmsim.rounds import RecordedSteps
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 from tests.engine.command import build_command, run_case
 
 

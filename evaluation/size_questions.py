@@ -14,10 +14,10 @@ from typing import Any
 
 from llmsim.cli.arguments import OneSentenceParser
 from llmsim.sizing.answer import Answer, text
-from llmsim.sizing.capacity import able
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.search import FEWEST_VERIFIED, Question, cost_of
+from llmsim.sizing.search.question import Costs, Question
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
 
@@ -101,13 +101,13 @@ QUESTIONS = (
 def cheaper(answer: Answer) -> tuple[int, list[Plan]]:
     """How many deployments cost less than the answer, and those of them that meet the targets."""
     assert answer.best is not None
-    question, prices = answer.found.question, answer.prices
-    limit = cost_of(answer.best.plan, question, prices)
+    question, costs = answer.found.question, Costs(answer.prices)
+    limit = costs(answer.best.plan)
     bench, count, found = Bench(), 0, []
     for device in question.devices:
         for architecture in question.architectures:
             for plan in _wholes(question, device, architecture):
-                for counts in _counts(plan, question, limit, prices):
+                for counts in _counts(plan, limit, costs):
                     wanted = plan.with_counts(*counts)
                     count += 1
                     run, missed, problem = _able(bench, wanted, question)
@@ -142,14 +142,14 @@ def _wholes(question: Question, device: str, architecture: str) -> list[Plan]:
     ]
 
 
-def _counts(plan: Plan, question: Question, limit: float, prices: Any) -> list[tuple[int, ...]]:
+def _counts(plan: Plan, limit: float, costs: Costs) -> list[tuple[int, ...]]:
     """Numbers of instances whose deployment costs less than the limit."""
-    most = int(limit / min(cost_of(plan.with_counts(*(1,) * len(plan.pools)), question, prices), 1))
+    most = int(limit / min(costs(plan.with_counts(*(1,) * len(plan.pools))), 1))
     ranges = [range(1, min(64, most) + 1)] * len(plan.pools)
     return [
         counts
         for counts in itertools.product(*ranges)
-        if cost_of(plan.with_counts(*counts), question, prices) < limit * (1 - 1e-9)
+        if costs(plan.with_counts(*counts)) < limit * (1 - 1e-9)
     ]
 
 

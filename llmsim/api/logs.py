@@ -116,7 +116,7 @@ class _Trial:
         from llmsim.api.preparation.prepare import compile_cluster, with_workload
         from llmsim.api.verdicts.verdict import check_backend
         from llmsim.api.workload import workload_source
-        from llmsim.simulate import simulate
+        from llmsim.simulation.run import simulate
         from llmsim.validation.logs.recording import recording_of
 
         settings = replace(self._settings, calibration=calibration)

@@ -68,7 +68,7 @@ def run(
         input_files.recorded() as files,
     ):
         with collections_paused():
-            from llmsim.simulate import simulate
+            from llmsim.simulation.run import simulate
 
             settings = settings_of(inputs)
             prepared = prepared_run(inputs, settings, Recorded(steps=steps, series=series))

@@ -3,17 +3,17 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from llmsim import _native
 from llmsim.config.errors import InputError
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.in_client.virtual_time import SETTINGS
+from llmsim.emulation.processes import end_tree
 from llmsim.emulation.timekeeping.keeper import Keeper
 
 _INSTALL = "from llmsim.emulation.in_client.virtual_time import install\n\ninstall()\n"
@@ -110,12 +110,4 @@ def client_process(
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end_tree(process, END_S)

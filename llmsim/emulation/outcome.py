@@ -25,7 +25,7 @@ from llmsim.emulation.emulate import Asked, Emulated
 from llmsim.emulation.load import Answer
 from llmsim.export.files import check_writable_folder
 from llmsim.export.json import write_json
-from llmsim.simulate import native_simulation
+from llmsim.simulation.run import native_simulation
 
 PS_PER_MS = PS_PER_S // 1000
 EVENTS_PER_CALL, WALL_MS_PER_CALL = 100_000, 1_000

@@ -1,7 +1,10 @@
-"""What processes of this machine have computed."""
+"""What processes of this machine have computed, and how they end."""
 
 import os
+import signal
+import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -42,6 +45,25 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def end_tree(process: "subprocess.Popen[bytes]", within_s: float) -> None:
+    """Ends a process that leads its own session, and all that it has started, in whichever session;
+    it has so many seconds for an end of its own.
+    """
+    started = {one: _start_of(one) for one in descendants(process.pid)}
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    started |= {one: _start_of(one) for one in descendants(process.pid)}
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pid, start in started.items():
+        is_the_same = start is not None and _start_of(pid) == start
+        if is_the_same:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 def children(pid: int) -> list[int]:
     """The processes that it has started itself; none where it has ended."""
     try:
@@ -64,6 +86,14 @@ def parent_of(pid: int) -> int | None:
     """The process that has started it; None: it has ended."""
     fields = _fields(pid)
     return None if fields is None else int(fields[1])
+
+
+def _start_of(pid: int) -> str | None:
+    """When it has started, in the kernel's ticks, which tells it from a later process of its
+    number; None: it has ended.
+    """
+    fields = _fields(pid)
+    return None if fields is None else fields[19]
 
 
 def _fields(pid: int) -> list[str] | None:

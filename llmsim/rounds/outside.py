@@ -31,7 +31,7 @@ from llmsim.rounds.backend import Backend, ProgramFailed
 from llmsim.rounds.meshes import FittedMesh, fitted_mesh
 from llmsim.rounds.recorded import members_of_round
 from llmsim.rounds.switches import switches_of
-from llmsim.simulate import StepTimer
+from llmsim.simulation.options import StepTimer
 
 Items = list[list[int]]
 """(tokens, computed before) of each sequence of a batch, and how many of the tokens are drafts, if

@@ -15,7 +15,9 @@ from llmsim.export.step_graph.graph import Round, refuse_without_steps
 from llmsim.export.step_graph.rows import Item
 from llmsim.export.step_graph.streams import Drafts
 from llmsim.lowering import LoweredDeployment
-from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+from llmsim.simulation.errors import errors_named
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import native_simulation
 
 EVENTS_PER_BATCH = 2_000
 """Events between two looks at the steps so far."""

@@ -15,7 +15,8 @@ from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
 from llmsim.sizing.load import CONCURRENCY, RATE, shown_level
 from llmsim.sizing.measure import Measured
 from llmsim.sizing.plan import Plan
-from llmsim.sizing.search import NEXT, Candidate, Found, cost_of
+from llmsim.sizing.search.found import NEXT, Candidate, Found
+from llmsim.sizing.search.question import Costs
 from llmsim.sizing.targets import INF, METRICS, Targets, beyond_target, class_of, label
 
 if TYPE_CHECKING:
@@ -287,10 +288,8 @@ def _missed(one: Candidate, answer: Answer) -> str:
     more = one.plan.devices - best.plan.devices
     price, least = answer.price(one.plan), answer.price(best.plan)
     dollars = "" if price is None or least is None else f", {price - least:+.2f} USD/h"
-    same = cost_of(one.plan, answer.found.question, answer.prices) == cost_of(
-        best.plan, answer.found.question, answer.prices
-    )
-    if same:
+    costs = Costs(answer.prices)
+    if costs(one.plan) == costs(best.plan):
         return "costs as much, with less room below its targets"
     return f"meets the targets with {more:+d} device{'s' * (abs(more) != 1)}{dollars}"
 

@@ -11,6 +11,10 @@ from llmsim.sizing.plan import Plan
 from llmsim.sizing.targets import Miss, Targets, metric_of
 
 FEWEST = 400
+FEWEST_VERIFIED = 1000
+"""Requests of a run that decides. Estimates have as many where lengths are drawn: the longest of
+fewer ones may be beyond a target that those of all of them meet.
+"""
 MOST = 20_000
 SPANS = 3
 """Arrivals last this many times the time of a request that just meets its targets."""

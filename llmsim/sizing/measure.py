@@ -137,12 +137,10 @@ class Bench:
         run.
         """
         from llmsim.routing import RouterSpec
-        from llmsim.simulate import (
-            SimulationOptions,
-            errors_named,
-            native_simulation,
-            time_shares,
-        )
+        from llmsim.simulation.errors import errors_named
+        from llmsim.simulation.options import SimulationOptions
+        from llmsim.simulation.results import time_shares
+        from llmsim.simulation.run import native_simulation
 
         lowered = self.lowered(plan)
         workload = load.workload(level, requests, lowered.granularity)

@@ -12,11 +12,13 @@ from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import InputError, LlmsimError, nearest
 from llmsim.sizing.answer import Answer
-from llmsim.sizing.capacity import able
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able
 from llmsim.sizing.load import CONCURRENCY, RATE, TRACE, Load
 from llmsim.sizing.measure import Bench, is_servable
 from llmsim.sizing.plan import Option
-from llmsim.sizing.search import FEWEST_VERIFIED, NEXT, Candidate, Question, search
+from llmsim.sizing.search.found import NEXT, Candidate
+from llmsim.sizing.search.question import Costs, Question
+from llmsim.sizing.search.search import search
 from llmsim.sizing.shapes import AFD, ARCHITECTURES, KNOWN
 from llmsim.sizing.targets import NO_CLASS, Targets
 from llmsim.sizing.workers.watch import NOBODY, Watch
@@ -103,7 +105,7 @@ def size(
 def _answered(question: Question, workers: Workers) -> Answer:
     """The answer, with the ranges of its best deployment."""
     prices = {one: price_of(one) for one in question.devices}
-    found = search(question, workers, prices)
+    found = search(question, workers, Costs(prices))
     answer = Answer(found, prices)
     if answer.best is None:
         found.missing[:NEXT] = _with_sources(found.missing[:NEXT], question, workers)
@@ -338,7 +340,7 @@ def _real_servers(best: Candidate, question: Question) -> dict[str, Any] | None:
     from llmsim.api.cluster import Cluster
     from llmsim.api.report import summary_of
     from llmsim.api.run import prepared_run, settings_of
-    from llmsim.simulate import simulate
+    from llmsim.simulation.run import simulate
     from llmsim.sizing.emit import cluster_fields
 
     assert best.run is not None

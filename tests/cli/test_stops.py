@@ -18,7 +18,7 @@ from processes import ENDLESS, HANGS_S, wait_until_it_simulates, wait_until_it_w
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
-from llmsim.simulate import native_simulation, simulate
+from llmsim.simulation.run import native_simulation, simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"

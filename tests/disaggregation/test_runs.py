@@ -22,7 +22,7 @@ from llmsim.lowering.network.contended import meeting
 from llmsim.model import load_model
 from llmsim.results.summary import summary
 from llmsim.rounds import round_of
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=60,rate=20,input=lognormal:300,output=lognormal:40,seed=3"

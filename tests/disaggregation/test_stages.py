@@ -11,7 +11,7 @@ from test_runs import assert_sound, cluster, instance
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 TRACE = "synthetic:n=12,rate=50,input=fixed:400,output=fixed:8,seed=1"
 

@@ -238,10 +238,12 @@ def test_who_leaves_when_the_emulation_is_over_has_not_died(tmp_path: Path) -> N
     assert keeper.time.degraded == ""
 
 
-def test_processes_of_a_client_end_with_it() -> None:
+@pytest.mark.parametrize("its_own_session", [False, True])
+def test_processes_of_a_client_end_with_it(its_own_session: bool) -> None:
     code = (
         "import subprocess, sys; "
-        "print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).pid)"
+        "print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE, "
+        f"start_new_session={its_own_session}).pid)"
     )
     command = [sys.executable, "-c", f"{code}; import time; time.sleep(60)"]
     with client_process(command, dict(os.environ), keeps_stdout=False) as process:

@@ -14,7 +14,7 @@ from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.requests import engine_requests
 from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.simulate import native_simulation
+from llmsim.simulation.run import native_simulation
 
 SGLANG = ["--scheduler", "sglang"]
 BRANCHES = ["--sglang-eagle-topk", "2", "--sglang-draft-tokens", "6"]

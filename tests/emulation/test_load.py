@@ -8,7 +8,7 @@ from emulation.test_emulation import DATASET, emulated, prepared_run
 from llmsim.core import Status
 from llmsim.emulation.api_server import ApiServer, Chunk
 from llmsim.emulation.outcome import difference
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
 from llmsim.emulation.servers.links import Links, Prompts, PushLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 MS = 10**9
 

@@ -18,7 +18,7 @@ from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, Round, iteration_graph
 from llmsim.lowering import LoweredDeployment
 from llmsim.rounds import RecordedSteps
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 from tests.engine.command import build_command, run_case
 
 ROOT = Path(__file__).resolve().parents[2]

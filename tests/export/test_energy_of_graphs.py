@@ -19,7 +19,7 @@ from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.transfers import KINDS, Window, kv_nodes
 from llmsim.lowering import LoweredDeployment
 from llmsim.rounds import RecordedSteps
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 Document = dict[str, Any]

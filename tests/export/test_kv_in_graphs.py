@@ -15,7 +15,7 @@ from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.nodes import GraphNode
 from llmsim.export.step_graph.transfers import KINDS, Window, kv_nodes
 from llmsim.rounds import RecordedSteps, members_of_round
-from llmsim.simulate import native_simulation
+from llmsim.simulation.run import native_simulation
 from tests.engine.command import build_command, run_case
 
 ROOT = Path(__file__).resolve().parents[2]

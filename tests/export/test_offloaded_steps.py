@@ -19,7 +19,7 @@ from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.formats import as_dot, as_graphml, as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 from tests.engine.command import build_command, run_case
 from tests.offload.test_combinations import COMBINATIONS, with_node
 from tests.offload.test_placement import HEAD_BYTES, LAYER_BYTES, cluster

@@ -24,7 +24,8 @@ from llmsim.export.step_graph.nodes import LAUNCH, GraphNode
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.rounds import round_of
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, simulate
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import simulate
 from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, lowered, model

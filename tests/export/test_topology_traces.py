@@ -13,7 +13,8 @@ from llmsim.export.step_graph.chakra import write_chakra
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.rounds import round_of
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, simulate
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import simulate
 from llmsim.workload import load_dataset
 from tests.engine.command import build_command, run_case
 from tests.lowering.clusters import cluster, lowered, model

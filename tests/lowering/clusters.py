@@ -11,7 +11,8 @@ from llmsim.core import Results
 from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, simulate
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import simulate
 from llmsim.workload import load_dataset
 
 TRACE = "synthetic:n=40,rate=200,input=lognormal:120,output=lognormal:12,seed=5"

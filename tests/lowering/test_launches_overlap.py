@@ -17,7 +17,7 @@ from llmsim.export.step_graph.formats import as_json
 from llmsim.export.step_graph.graph import IterationGraph, iteration_graph
 from llmsim.export.step_graph.run_times import in_run
 from llmsim.rounds import RecordedSteps, round_of
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 from tests.engine.command import build_command, run_case
 
 MODEL = "meta-llama/Llama-3.2-1B"

@@ -13,7 +13,7 @@ from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Energy, Results, Status
 from llmsim.results.invariants import OK, check_invariants, interval_lengths_ps
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "synthetic:n=20,rate=50,input=lognormal:200,output=lognormal:20,seed=1"

@@ -14,7 +14,7 @@ from llmsim.cli.run.arguments import checked_options
 from llmsim.core import AJ_PER_J, PS_PER_NS, PS_PER_S
 from llmsim.export.timeline.gauges import GroupOperators, lanes
 from llmsim.export.timeline.timeline import write_timeline
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 proto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")

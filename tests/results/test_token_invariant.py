@@ -16,7 +16,7 @@ from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import Results, Status
 from llmsim.results.invariants import check_invariants
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESSED = (

@@ -465,7 +465,7 @@ def test_a_defect_is_no_verdict(
     asked = Asked(text, str(tmp_path / "cluster.json"), words, ("devices",))
     whole = ended(Bench(), asked)
     assert whole.code == 0 and whole.summary is not None and whole.summary["completed"] == 2
-    monkeypatch.setattr("llmsim.simulate.simulate", fails)
+    monkeypatch.setattr("llmsim.simulation.run.simulate", fails)
     found = ended(Bench(), asked)
     assert found.summary is None and not found.verdict and DEFECTS[defect] in found.failure
 

@@ -23,12 +23,11 @@ from llmsim.sizing.bounds import (
     pruned_reason,
     views_of,
 )
-from llmsim.sizing.capacity import able
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able
 from llmsim.sizing.emit import emit
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.search import FEWEST_VERIFIED
 from llmsim.sizing.shapes import shapes, shapes_over_nodes, units
 from llmsim.sizing.size import size
 from llmsim.sizing.targets import Targets

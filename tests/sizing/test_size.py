@@ -17,25 +17,22 @@ import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.lowering import LoweringOptions
-from llmsim.sizing import search
 from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, fits, pruned_reason
-from llmsim.sizing.capacity import able, capacity, misses
+from llmsim.sizing.capacity import FEWEST_VERIFIED, able, capacity, misses
 from llmsim.sizing.emit import emit, not_written
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.pictures import html, plot
 from llmsim.sizing.plan import Plan, Pool, Shape
-from llmsim.sizing.search import (
-    BOUND,
-    FEWEST_VERIFIED,
-    PARTNER,
-    Candidate,
-    Found,
-    Question,
-    cost_of,
-)
+from llmsim.sizing.search import instances, search
+from llmsim.sizing.search.cheaper import largest_cheaper
+from llmsim.sizing.search.counts import grown
+from llmsim.sizing.search.found import Candidate, layout_of
+from llmsim.sizing.search.measuring import BOUND, PARTNER
+from llmsim.sizing.search.pairs import starts_of
+from llmsim.sizing.search.question import Costs, Question
 from llmsim.sizing.shapes import units
 from llmsim.sizing.size import size
 from llmsim.sizing.targets import Miss, Targets, beyond_target
@@ -439,31 +436,29 @@ def test_a_layout_beyond_the_first_ones_is_found_if_it_is_cheaper(
     """
     asked = {**ASKED, "rate": 60.0, "architecture": "colocated"}
     whole = size(MODEL, "H100,H200", **asked)
-    monkeypatch.setattr(search, "TOGETHER", 1)
+    monkeypatch.setattr(instances, "TOGETHER", 1)
     monkeypatch.setattr(search, "MOST_VERIFIED", 1)
     few = size(MODEL, "H100,H200", **asked)
     assert whole.best is not None and few.best is not None
-    prices = few.prices
-    question = few.found.question
-    assert cost_of(few.best.plan, question, prices) == cost_of(whole.best.plan, question, prices)
-    first = search._starts(question, few.found.units, prices)[0]
-    assert search._layout(few.best.plan) != search._layout(first)
+    costs = Costs(few.prices)
+    assert costs(few.best.plan) == costs(whole.best.plan)
+    first = starts_of(few.found.question, few.found.units, costs)[0]
+    assert layout_of(few.best.plan) != layout_of(first)
 
 
 def test_cheaper_numbers_of_instances_are_the_largest_ones() -> None:
     """Of a layout estimated at 3 prefill and 4 decode instances, below the price of six."""
     pools = Pool(Shape(), 3, "prefill"), Pool(Shape(), 4, "decode")
     plan = Plan(MODEL, "H100", pools)
-    found = Found(_question())
-    assert not list(search._cheaper(found, [plan], {}))
-    found.meeting.append(Candidate(Plan(MODEL, "H100", (Pool(Shape(), 6),)), None, ()))
-    made = search._cheaper(found, [plan], {})
+    best = Plan(MODEL, "H100", (Pool(Shape(), 6),))
+    made = largest_cheaper(best, [plan], Costs({}))
     assert sorted(tuple(pool.count for pool in one.pools) for one in made) == [(2, 3), (3, 2)]
-    [alone] = search._cheaper(found, [Plan(MODEL, "H100", (Pool(Shape(), 9),))], {})
+    nine = Plan(MODEL, "H100", (Pool(Shape(), 9),))
+    [alone] = largest_cheaper(best, [nine], Costs({}))
     assert alone.devices == 5
     many = Plan(MODEL, "H100", (Pool(Shape(), 400, "prefill"), Pool(Shape(), 300, "decode")))
-    found.meeting[0] = Candidate(Plan(MODEL, "H100", (Pool(Shape(), 600),)), None, ())
-    assert 1 < len(list(search._cheaper(found, [many], {}))) <= 9
+    best = Plan(MODEL, "H100", (Pool(Shape(), 600),))
+    assert 1 < len(list(largest_cheaper(best, [many], Costs({})))) <= 9
 
 
 def _question() -> Question:
@@ -484,8 +479,8 @@ def test_the_role_that_helps_grows(helps: int) -> None:
         late = () if counts[helps] >= 4 else (Miss("ttft", 2000.0, 1000.0),)
         return Candidate(plan.with_counts(*counts), complete, late)
 
-    grown = search._grown(cast(Any, run), (2, 2), plan, question)
-    assert grown is not None and grown[helps] == 4
+    counts_that_meet = grown(cast(Any, run), (2, 2), plan, question)
+    assert counts_that_meet is not None and counts_that_meet[helps] == 4
     assert len(tried) <= 5
 
 
@@ -499,7 +494,7 @@ def test_at_the_limit_of_devices_the_role_that_helps_takes_the_place_of_the_othe
         late = () if counts[0] >= 2 else (Miss("e2el", 2000.0, 1000.0),)
         return Candidate(plan.with_counts(*counts), complete, late)
 
-    assert search._grown(cast(Any, run), (1, 2), plan, question) == (2, 2)
+    assert grown(cast(Any, run), (1, 2), plan, question) == (2, 2)
 
 
 CLASSES: dict[str, Any] = {
@@ -839,7 +834,7 @@ def test_targets_that_a_request_alone_misses_take_few_runs(
     with_a_load = sum(requests > 1 for requests in runs)
     assert quick.found.pruned.counts[PARTNER], "no prefill instance meets TTFT"
     runs.clear()
-    monkeypatch.setattr(search, "missed_alone", lambda *_: None)
+    monkeypatch.setattr(instances, "missed_alone", lambda *_: None)
     slow = size("Qwen/Qwen3-30B-A3B", "H100", **asked)
     assert with_a_load <= len(runs) / 4
     assert quick.best is slow.best is None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llmsim.lowering import LoweredDeployment, LoweringOptions
     from llmsim.lowering.kv.tiers import LoweredTiers
     from llmsim.lowering.network.cluster_network import ClusterNetwork
-    from llmsim.simulate import SimulationOptions
+    from llmsim.simulation.options import SimulationOptions
 
 
 class Compiled(Struct, frozen=True, eq=False):
@@ -60,7 +60,7 @@ def trial(options: RunOptions) -> "Results":
     part.
     """
     from llmsim.api.verdicts.verdict import check_backend, circular_sentence
-    from llmsim.simulate import simulate
+    from llmsim.simulation.run import simulate
 
     prepared = prepare(options)
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
@@ -197,7 +197,7 @@ def with_workload(
 ) -> Prepared:
     """Reads the workload and says how to run it; raises InputError."""
     from llmsim.scheduling.policies import PolicySpecs
-    from llmsim.simulate import SimulationOptions
+    from llmsim.simulation.options import SimulationOptions
 
     workload, clients = _workload(options, compiled.lowered, source)
     simulation = SimulationOptions(

@@ -37,7 +37,7 @@ def run(options: RunOptions) -> int:
     from llmsim.cli.run.signals import terminable, undisturbed
     from llmsim.export.files import no_empty_folders
     from llmsim.export.series_files import SeriesFiles
-    from llmsim.simulate import simulate
+    from llmsim.simulation.run import simulate
 
     graphs = None if options.graphs is None else options.graphs.folder
     with no_empty_folders(options.run_dir, graphs):

@@ -103,7 +103,7 @@ class _Run:
         from llmsim.api.preparation.prepare import with_workload
         from llmsim.api.report import short_summary_of, summary_of
         from llmsim.api.verdicts.verdict import verdict
-        from llmsim.simulate import simulate
+        from llmsim.simulation.run import simulate
 
         prepared = with_workload(
             self._compiled(options),

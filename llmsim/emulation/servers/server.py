@@ -2,19 +2,18 @@
 
 import asyncio
 import json
-import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from llmsim.config.errors import InputError
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.plugin import SETTINGS
+from llmsim.emulation.processes import end_tree
 from llmsim.scheduling.conformance.engine_python import last_words, linked_environment
 
 READY_S = 900
@@ -140,7 +139,7 @@ def engine_server(
         try:
             yield Server(process, port, log, extra)
         finally:
-            _end(process)
+            end_tree(process, END_S)
 
 
 def free_port() -> int:
@@ -148,13 +147,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the server and every process that it has started."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

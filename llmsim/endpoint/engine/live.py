@@ -13,7 +13,9 @@ from llmsim.config.plugin_calls import foreign_code
 from llmsim.core import Status, Workload
 from llmsim.routing import RouterSpec
 from llmsim.scheduling.policies import PolicySpecs
-from llmsim.simulate import SimulationOptions, errors_named, native_simulation
+from llmsim.simulation.errors import errors_named
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import native_simulation
 
 NO_EVENT_PS = 1 << 62
 """Times from here on mean that nothing is left to happen."""
@@ -132,7 +134,7 @@ class LiveSimulation:
     def advance(self, until_ps: int) -> Iterator[Progress]:
         """Everything until then happens, that time included; what clients see of it, in order.
 
-        Raises what `llmsim.simulate.simulate` raises.
+        Raises what `llmsim.simulation.run.simulate` raises.
         """
         with foreign_code(), self._named():
             self._simulation.run_until(until_ps)

@@ -40,7 +40,7 @@ class RunStopped(Exception):
 
 
 class Watch:
-    """Looks at a run while it goes on (`llmsim.simulate.Progress`).
+    """Looks at a run while it goes on (`llmsim.simulation.run.Progress`).
 
     `asked_tokens` are the longest answers, shape (requests,): requests that go on have at least the
     latencies of now. None where clients may give up, whose requests count in no latency.

@@ -15,7 +15,7 @@ from llmsim.model.parallel.expert_parallel import BACKENDS
 from llmsim.model.parallel.transforms import split_layers
 from llmsim.rounds import round_of
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions
+from llmsim.simulation.options import SimulationOptions
 from llmsim.workload import load_dataset
 from tests.engine.command import run_case
 

@@ -21,7 +21,7 @@ from llmsim.results.invariants import check_invariants
 from llmsim.rounds import round_of
 from llmsim.rounds.recorded import recorded_run
 from llmsim.rounds.shared_links import shared_links
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 ROOT = Path(__file__).resolve().parents[3]
 PCIE = json.loads((ROOT / "cluster_config" / "l40s_llama31_8b_tp4_pcie.json").read_text("utf-8"))

@@ -12,7 +12,8 @@ from llmsim.config.errors import InputError
 from llmsim.core import Results
 from llmsim.lowering import LoweringOptions, lower
 from llmsim.routing import parse_router
-from llmsim.simulate import SimulationOptions, simulate
+from llmsim.simulation.options import SimulationOptions
+from llmsim.simulation.run import simulate
 from llmsim.workload import load_dataset
 from tests.lowering import clusters
 

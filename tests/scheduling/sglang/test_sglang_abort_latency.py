@@ -6,7 +6,7 @@ from emulation.test_emulation import CLUSTER
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import PS_PER_S, Status
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 
 @pytest.mark.parametrize(("scheduler", "waits_s"), [("sglang", 2), ("vllm_v1", 0)])
