@@ -36,7 +36,7 @@ from llmsim.emulation.servers.links import Prompts, PushLinks
 from llmsim.emulation.servers.of_instances import engine_stages, pushes_kv
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
-from llmsim.simulate import simulate
+from llmsim.simulation.run import simulate
 
 PAIR = "h100_llama31_8b_pd.json"
 PAIRS = "h100_llama31_8b_pd_2p1d.json"
@@ -306,18 +306,34 @@ LOAD = "synthetic:n=24,rate=400,input=uniform:200-900,output=uniform:1-9,seed=3"
 NO_OVERLAP = ["--no-sglang-overlap", "--cost-source", "roofline", "--kv-transfer", "whole"]
 
 
+LOR = ["--request-routing-policy", "LOR", "--decode-routing-policy", "LOR"]
+
+
+def two_pairs(folder: Path) -> str:
+    """A cluster file with two prefill and two decode instances."""
+    cluster = json.loads(CLUSTER.with_name(PAIR).read_text(encoding="utf-8"))
+    node = cluster["nodes"][0]
+    prefill, decode = node["instances"]
+    node |= {"num_instances": 4, "instances": [prefill, prefill, decode, decode]}
+    path = folder / "pairs.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("cluster", "options"),
     [
         (PAIR, []),
         (PAIRS, ["--request-routing-policy", "RR"]),
-        (PAIRS, ["--request-routing-policy", "LOR"]),
+        (PAIRS, LOR),
+        ("", LOR),
     ],
 )
 def test_a_pair_between_clients_and_links_is_the_simulation(
     cluster: str, options: list[str], tmp_path: Path
 ) -> None:
     """The stand-ins schedule as SGLang does where memory is plenty."""
+    cluster = cluster or two_pairs(tmp_path)
     prepared = of_sglang("--dataset", LOAD, *NO_OVERLAP, *options, cluster=cluster)
     outcome = asyncio.run(served(prepared, tmp_path))
     assert difference(outcome, prepared) == ""
@@ -345,7 +361,7 @@ SMALL += ["--dataset", "synthetic:n=20,rate=40,input=uniform:20-400,output=fixed
             PAIR,
             ["--no-sglang-overlap", *SMALL],
         ),
-        (PAIRS, ["--kv-transfer", "whole", "--request-routing-policy", "LOR"]),
+        ("", LOR),
     ],
 )
 def test_sglangs_pairs_are_the_simulation(
@@ -353,7 +369,8 @@ def test_sglangs_pairs_are_the_simulation(
 ) -> None:
     """Two emulations give the same bytes."""
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
-    given = ["--cluster-config", str(CLUSTER.with_name(cluster)), *options]
+    cluster = str(CLUSTER.with_name(cluster)) if cluster else two_pairs(tmp_path)
+    given = ["--cluster-config", cluster, *options]
     given += [] if "--dataset" in options else ["--dataset", DATASET]
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:

@@ -35,8 +35,8 @@ class OutsideTransfers final : private TransferOwner {
   }
   // Time passes; returns the requests whose last byte is there by now, in the order of landing.
   std::vector<RequestId> advance(Ps now);
-  // Where KV is pushed: the requests of which prefill groups have been told since the last call that
-  // blocks are reserved, in that order.
+  // Where KV is pushed: the requests of which prefill groups have been told since the last call
+  // that blocks are reserved, in that order.
   std::vector<RequestId> take_told() { return std::exchange(told_, {}); }
 
  private:

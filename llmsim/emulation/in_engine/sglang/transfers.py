@@ -165,6 +165,8 @@ def _sender(base: Any) -> Any:
     class Sender(base):  # type: ignore[misc]
         """Of one request, whose room says which. It sends the prompt's KV as a whole."""
 
+        conclude_state: Any
+
         def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, *_: Any, **__: Any):
             super().__init__(mgr, bootstrap_addr, bootstrap_room)
             self._row = bootstrap_room - _FIRST_ROOM
