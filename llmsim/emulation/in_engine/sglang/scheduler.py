@@ -14,7 +14,7 @@ from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang.copies import HostCopies
 from llmsim.emulation.in_engine.sglang.roles import hook_role
 from llmsim.emulation.in_engine.sglang.stages import hook_stages
-from llmsim.emulation.in_engine.sglang.transfers import Transfers, begin
+from llmsim.emulation.in_engine.sglang.transfers import NoTransfers, begin
 from llmsim.scheduling.conformance.sglang import drafts, states
 from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
@@ -183,8 +183,8 @@ class _Steps:
         self._started: set[str] = set()
         self.copies: HostCopies | None = None
         """To host memory and back."""
-        self.transfers: Transfers | None = None
-        """From prefill to decode servers; None: this one does both."""
+        self.transfers = NoTransfers()
+        """From prefill to decode servers."""
         self.retracted = 0
         """How many requests were ever retracted."""
 
@@ -199,8 +199,7 @@ class _Steps:
         )
         if self.copies is not None:
             self.copies.launched(end)
-        if self.transfers is not None:
-            self.transfers.runs()
+        self.transfers.runs()
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
@@ -233,8 +232,7 @@ class _Steps:
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
-        if self.transfers is not None:
-            self.transfers.changed = True
+        self.transfers.brought()
         self._channel.first_tokens(prompts)
 
     def restarts(self, name: str) -> None:
@@ -313,7 +311,8 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             steps = _begin(channel, given["width"], in_rounds=beside)
             steps.copies = copies
             hands_over = given["hands_over"]
-            steps.transfers = begin(channel, page) if hands_over else None
+            if hands_over:
+                steps.transfers = begin(channel, page)
             inbox = _listen(
                 Inbox(
                     channel,
@@ -355,14 +354,12 @@ def _hook_loop(stages: int) -> None:
         if not hasattr(self, "_llmsim_passes"):
             self._llmsim_passes = _Passes(self, _steps(), stages)
         passes, transfers = self._llmsim_passes, _steps().transfers
-        finds_more = transfers is not None and passes.nothing_left and transfers.finds_more()
-        if passes.nothing_left and not finds_more:
+        if passes.nothing_left and not transfers.finds_more():
             copies = _steps().copies
             until_ps = None if copies is None else copies.next_end_ps()
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
-        if transfers is not None:
-            transfers.begins_pass()
+        transfers.begins_pass()
         self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
 

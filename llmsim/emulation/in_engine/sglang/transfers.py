@@ -25,7 +25,24 @@ def room_of(row: int) -> int:
     return row + _FIRST_ROOM
 
 
-class Transfers:
+class NoTransfers:
+    """Of a server that computes prompts and answers: nothing moves."""
+
+    def begins_pass(self) -> None:
+        """The scheduler looks again."""
+
+    def runs(self) -> None:
+        """A step begins."""
+
+    def finds_more(self) -> bool:
+        """Nothing runs; whether the next pass finds something at this time all the same."""
+        return False
+
+    def brought(self) -> None:
+        """First tokens have come along with KV."""
+
+
+class Transfers(NoTransfers):
     """What the scheduler of a prefill or decode server knows of KV that moves, by row.
 
     KV that has moved at the very end of a step is heard of with the next one, unless nothing runs.
@@ -39,25 +56,29 @@ class Transfers:
         """When KV has landed that nobody has heard of, and what came along with it."""
         self._idle = False
         """Nothing runs, and nothing has begun at this time."""
-        self.changed = False
+        self._changed = False
         """This pass has changed what the next one finds."""
 
     def begins_pass(self) -> None:
         """The scheduler looks again."""
-        self._asked_ps, self.changed = -1, False
+        self._asked_ps, self._changed = -1, False
 
     def runs(self) -> None:
         """A step begins."""
         self._idle = False
 
     def finds_more(self) -> bool:
-        """Nothing runs; whether the next pass finds something at this time all the same."""
+        """KV that has landed just now is heard of in another pass."""
         heard_all, self._idle = self._idle, True
-        return self.changed or (bool(self._landed) and not heard_all)
+        return self._changed or (bool(self._landed) and not heard_all)
+
+    def brought(self) -> None:
+        """Who ends with its first token makes room."""
+        self._changed = True
 
     def reserved(self, row: int, cached: int) -> None:
         """There is memory for a prompt, of which so many tokens are here."""
-        self.changed = True
+        self._changed = True
         self._channel.reserved_row(row, cached)
 
     def sent(self, row: int, metadata: str) -> None:
@@ -75,7 +96,7 @@ class Transfers:
         heard_ps = self._clock.now_ps() if self._idle else self._clock.now_ps() - 1
         if row not in self._landed or self._landed[row][0] > heard_ps:
             return None
-        self.changed = True
+        self._changed = True
         self._may_send.discard(row)
         return self._landed.pop(row)[1]
 
