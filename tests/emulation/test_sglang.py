@@ -150,7 +150,6 @@ def test_flags_give_the_pools_their_sizes(tmp_path: Path) -> None:
     ("cluster", "options", "said"),
     [
         ("h100_multi_instance.json", ["--request-routing-policy", "VLLM_DP"], "several instances"),
-        ("h100_llama31_8b_pd.json", [], "pd_type"),
         (CLUSTER.name, ["--scheduler", "vllm_v1"], "--scheduler vllm_v1"),
         (CLUSTER.name, ["--speculative-config", NGRAM], "speculative_config of ngram"),
     ],
