@@ -249,6 +249,18 @@ def test_prefill_servers_that_are_not_emulated_are_refused(
         Sglang().check(of_sglang(cluster=str(path)), [])
 
 
+def test_states_of_prefill_servers_are_refused(tmp_path: Path) -> None:
+    name = "h100_nemotron3_nano_tp2.json"
+    cluster = json.loads(CLUSTER.with_name(name).read_text(encoding="utf-8"))
+    (instance,) = cluster["nodes"][0]["instances"]
+    pair = [instance | {"pd_type": role} for role in ("prefill", "decode")]
+    cluster["nodes"][0] |= {"num_instances": 2, "instances": pair}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    with pytest.raises(NotYetError, match="^layers with states of instances with a pd_type: "):
+        Sglang().check(of_sglang(cluster=str(path)), [])
+
+
 def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["emulate", "sglang", "--engine-python", sys.executable]
     cluster = str(CLUSTER.with_name(PAIR))

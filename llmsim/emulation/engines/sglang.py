@@ -203,6 +203,10 @@ def _check_group(group: LoweredGroup) -> None:
         (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
         (scheduler.host_cache.pages > 0 and by_role, "HiCache of instances with a pd_type"),
         (by_role and group.layout.pp > 1, "pipeline stages of instances with a pd_type"),
+        (
+            by_role and scheduler.state_pool.slots > 0,
+            "layers with states of instances with a pd_type",
+        ),
     ):
         _refuse(is_so, what)
 
