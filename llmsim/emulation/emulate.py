@@ -291,7 +291,7 @@ class _Emulation:
             asked=asked,
             answers=answers,
             schedules=[one.schedule for one in self._devices],
-            virtual_ps=self._ended_ps(answers),
+            virtual_ps=self._ended_ps(answers, goes_on=failure is not None),
             jumps=keeper.time.jumps,
             wall_s=ended - started,
             start_s=started - began,
@@ -300,11 +300,14 @@ class _Emulation:
             failure=failure,
         )
 
-    def _ended_ps(self, answers: dict[int, Answer]) -> int:
-        """A client of its own may wait after its last answer."""
-        if self._relay is None:
+    def _ended_ps(self, answers: dict[int, Answer], *, goes_on: bool) -> int:
+        """When the last answer is there, behind which engines may run, and a client of its own may
+        wait. `goes_on`: it has not come to that.
+        """
+        gave_up = any(one.gave_up for one in answers.values())
+        if self._relay is None and (goes_on or gave_up):
             return self._keeper.time.now_ps
-        return max((one.token_ps[-1] for one in answers.values() if one.token_ps), default=0)
+        return max((_last_ps(one) for one in answers.values()), default=0)
 
     async def _load(self, servers: list[Server], environment: dict[str, str]) -> None:
         if self._client is None:
@@ -498,6 +501,11 @@ def _api_ps(group: LoweredGroup, tokens: int) -> int:
     """What the API server takes before the engine sees a request, as in `llmsim run`."""
     native = group.native
     return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
+
+
+def _last_ps(answer: Answer) -> int:
+    """When its client has heard of it last, or has asked."""
+    return answer.token_ps[-1] if answer.token_ps else answer.arrival_ps
 
 
 def _computed_s(servers: list[Server]) -> dict[int, float]:

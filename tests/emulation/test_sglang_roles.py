@@ -21,14 +21,14 @@ from llmsim.api.preparation.prepare import Prepared
 from llmsim.cli import main
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
-from llmsim.emulation.emulate import Asked, Emulated, door_of
+from llmsim.emulation.emulate import Asked, Emulated, _Emulation, door_of
 from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.sglang_api import Generate
 from llmsim.emulation.engines.sglang_flags import server_flags
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang import transfers as backend
 from llmsim.emulation.in_engine.sglang.transfers import Transfers
-from llmsim.emulation.load import Clients
+from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.doors import Stage
@@ -257,7 +257,7 @@ def test_states_of_prefill_servers_are_refused(tmp_path: Path) -> None:
     cluster["nodes"][0] |= {"num_instances": 2, "instances": pair}
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(cluster), encoding="utf-8")
-    with pytest.raises(NotYetError, match="^layers with states of instances with a pd_type: "):
+    with pytest.raises(NotYetError, match=r"^layers with states of instances with a pd_type: "):
         Sglang().check(of_sglang(cluster=str(path)), [])
 
 
@@ -392,3 +392,16 @@ def test_sglangs_pairs_are_the_simulation(
     for name in ("client.json", "requests.parquet"):
         one, other = ((folder / name).read_bytes() for folder in folders)
         assert one == other
+
+
+def test_what_engines_run_behind_the_last_answer_does_not_count() -> None:
+    """SGLang's decode servers compute a step more, which may end before somebody looks."""
+    one = _Emulation.__new__(_Emulation)
+    one._relay = None
+    one._keeper = types.SimpleNamespace(time=types.SimpleNamespace(now_ps=99))  # type: ignore[assignment]
+    answers = {0: Answer(5, [20, 40]), 1: Answer(30)}
+    assert one._ended_ps(answers, goes_on=False) == 40
+    assert one._ended_ps(answers | {2: Answer(60, refused="no")}, goes_on=False) == 60
+    assert one._ended_ps(answers, goes_on=True) == 99
+    answers[1].gave_up = True
+    assert one._ended_ps(answers, goes_on=False) == 99
