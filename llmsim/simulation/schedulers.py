@@ -1,6 +1,5 @@
 """Which scheduler a group runs, and what runs together with one in Python."""
 
-
 from llmsim import _native
 from llmsim.config.engine.rankings import is_ranking
 from llmsim.config.engine.scheduler_kinds import INSTALLED, VLLM

@@ -159,6 +159,15 @@ def test_the_recordings_cover_drafts_beside_roles_and_ranks() -> None:
         assert any(step["preempted"] for one in beside for step in one["steps"])
 
 
+def test_the_recordings_cover_ranks_of_servers_with_a_role() -> None:
+    cases = [load_recording(path) for path in sorted(RECORDINGS.iterdir())]
+    configs = [one["config"] for one in cases if one["config"]["dp_size"] > 1]
+    playing = [config for config in configs if config["disaggregation_mode"] is not None]
+    assert {config["disaggregation_mode"] for config in playing} == {"prefill", "pair"}
+    assert {config["dp_size"] for config in playing} == {2, 3}
+    assert {config["disable_overlap_schedule"] for config in playing} == {False, True}
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

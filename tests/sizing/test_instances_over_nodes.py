@@ -177,7 +177,12 @@ def meets(bench: Bench, wanted: Plan, answer: Answer) -> bool:
     question = answer.found.question
     try:
         run, missed, problem = able(
-            bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
+            bench,
+            wanted,
+            question.load,
+            question.targets,
+            fewest=FEWEST_VERIFIED,
+            gives_up=True,
         )
     except LlmsimError:
         return False

@@ -63,7 +63,12 @@ def everything(question: Question, most: int) -> list[Candidate]:
             if wanted.devices > most:
                 continue
             run, missed, problem = able(
-                bench, wanted, question.load, question.targets, fewest=FEWEST_VERIFIED
+                bench,
+                wanted,
+                question.load,
+                question.targets,
+                fewest=FEWEST_VERIFIED,
+                gives_up=True,
             )
             one = Candidate(wanted, run, tuple(missed), problem)
             found += [one] if one.meets else []

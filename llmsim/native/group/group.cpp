@@ -487,7 +487,7 @@ void Group::report_reserved(Ps now) {
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears = idle() && !moved_.empty() && moved_.front().seen <= now;
+    const bool hears = idle() && !others_run_ && !moved_.empty() && moved_.front().seen <= now;
     if (!hears) return false;
     hear_of_moved(now, now);
   }
@@ -645,6 +645,7 @@ void Group::note_times(const StepTimes& times, Ps now) {
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
 // other members to join it.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
+  others_run_ = passes_together() && round > 0;
   const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place();
   if (joins_idle_ || full() || has_offered) {
     tell_load(now);

@@ -261,7 +261,7 @@ class Group final : public Entity, public StepSink {
   // waits until all members have found nothing.
   bool asks_again() const {
     return passes_together() && idle() && num_offers_ == 0 && !paused_ &&
-           scheduler_->has_requests() && scheduler_->asks_again();
+           scheduler_->has_requests() && (scheduler_->asks_again() || !moved_.empty());
   }
   // The next slot's batch starts, now or when its devices are free; `timed` says when, at once or
   // later.
@@ -480,8 +480,10 @@ class Group final : public Entity, public StepSink {
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
-  std::size_t place_ = 0;        // among its members
-  bool idles_along_ = false;     // as its lock-step group says
+  std::size_t place_ = 0;     // among its members
+  bool idles_along_ = false;  // as its lock-step group says
+  // Its lock-step group runs rounds: it hears of what lands at the end of one with the next one.
+  bool others_run_ = false;
   std::size_t num_offers_ = 0;   // batches that wait for the other members' rounds
   std::size_t num_dummies_ = 0;  // in flight
   bool joins_idle_ = false;

@@ -284,6 +284,10 @@ class Loop:
             self._scheduler.on_idle()
             self._pass_time()
 
+    def _some(self, value: bool) -> bool:
+        """Whether any rank says so."""
+        return value
+
     def _pass_time(self) -> None:
         """Once passes find nothing new, until the next request arrives or a copy ends; SGLang is
         idle behind the last one.

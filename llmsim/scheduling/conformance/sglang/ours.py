@@ -141,7 +141,10 @@ def our_run(case: Case) -> OurRun:
         return OurRun(steps, [case])
     landed, reserved = (ran.transfers[name] for name in ("kv_landed_ps", "kv_reserved_ps"))
     times = {"landed_ps": _later(landed, 0), "told_ps": _later(reserved, transfers.MESSAGE_PS)}
-    return OurRun(steps, [case | times | {"config": config} for _, config in sides])
+    configs = {
+        id(config): config for _, config in sides
+    }.values()  # that of a server's ranks is one
+    return OurRun(steps, [case | times | {"config": config} for config in configs])
 
 
 def _later(times_ps: Int64, delay_ps: int) -> list[int]:
@@ -151,33 +154,31 @@ def _later(times_ps: Int64, delay_ps: int) -> list[int]:
 
 def servers(config: Case) -> list[tuple[int, Case]]:
     """The groups under test: the index of each, and its configuration."""
-    mode = config.get("disaggregation_mode")
+    mode, ranks = config.get("disaggregation_mode"), config.get("dp_size", 1)
+    first, second = range(ranks), range(ranks, 2 * ranks)
     if mode == PAIR:
         own = config["prefill_server"]
         prefill = config | own | {"disaggregation_mode": "prefill"}
-        return [(0, prefill), (1, config | {"disaggregation_mode": "decode"})]
-    if config.get("dp_size", 1) > 1:
-        return [(rank, config) for rank in range(config["dp_size"])]
-    return [(1 if mode == "decode" else 0, config)]
+        decode = config | {"disaggregation_mode": "decode"}
+        return [*((rank, prefill) for rank in first), *((rank, decode) for rank in second)]
+    return [(rank, config) for rank in (second if mode == "decode" else first)]
 
 
 def _simulation(case: Case, sides: list[tuple[int, Case]]) -> "_native.SimulationConfig":
     config = case["config"]
     specs = [_group(case | {"config": own}, index) for index, own in sides]
-    requests = source(native_case(case))
+    ranks = config.get("dp_size", 1)
+    requests = source(native_case(case), ranks)
     match config.get("disaggregation_mode"):
         case "prefill":
-            return transfers.receiver(config["transfer_ps"])(requests, specs[0])
+            return transfers.receiver(config["transfer_ps"])(requests, specs)
         case "decode":
-            return transfers.sender(config["transfer_ps"])(requests, specs[0])
+            return transfers.sender(config["transfer_ps"])(requests, specs)
         case "pair":
             latencies = (config["transfer_ps"], transfers.MESSAGE_PS)
-            return transfers.between(requests, specs, latencies, push=True)
-    if len(specs) == 1:
-        return _native.SimulationConfig(requests, specs)
-    together = [_native.LockstepSpec(list(range(len(specs))), 1)]
-    by_rank = source(native_case(case), len(specs))
-    return _native.SimulationConfig(by_rank, specs, lockstep=together)
+            both = [range(ranks), range(ranks, 2 * ranks)]
+            return transfers.between(requests, specs, latencies, both, push=True)
+    return _native.SimulationConfig(requests, specs, lockstep=transfers.lockstep(range(ranks)))
 
 
 def _group(case: Case, index: int) -> "_native.GroupSpec":
@@ -196,7 +197,7 @@ def _group(case: Case, index: int) -> "_native.GroupSpec":
         scheduler.stages = scheduler.micro_batches = config.get("pp_size", 1)
         scheduler.parameters = _parameters(config)
         if config.get("dp_size", 1) > 1:  # each rank has requests of its own
-            spec.model = index
+            spec.model = index % config["dp_size"]
             program = step_program(native, config["dp_size"])
         return _native.GroupSpec(spec, scheduler, program, record_schedule=True)
 

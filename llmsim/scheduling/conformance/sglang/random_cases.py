@@ -47,6 +47,7 @@ def random_case(seed: int, requests: int) -> Case:
     if ahead == 0:
         _ranks(np.random.default_rng([seed, 43]), config)
     _ranks_beside(np.random.default_rng([seed, 113]), config)
+    _ranks_of_roles(np.random.default_rng([seed, 127]), config)
     if not plays_role and "dp_size" not in config:
         _receiving(np.random.default_rng([seed, 47]), config)
     _queue_order(np.random.default_rng([seed, 53]), config)
@@ -219,6 +220,14 @@ def _ranks_beside(rng: np.random.Generator, config: Case) -> None:
     """
     drafts = config.get("speculative_algorithm") == "EAGLE"
     if rng.random() < 1 / 2 or not drafts or "disaggregation_mode" in config:
+        return
+    config["dp_size"] = int(rng.choice([2, 2, 3]))
+
+
+def _ranks_of_roles(rng: np.random.Generator, config: Case) -> None:
+    """Gives a third of the cases with a role, and no hierarchical cache, such ranks."""
+    hosted = config.get("enable_hierarchical_cache", False)
+    if rng.random() < 2 / 3 or hosted or "disaggregation_mode" not in config:
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
 

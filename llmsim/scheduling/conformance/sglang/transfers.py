@@ -2,12 +2,15 @@
 under test, its counterpart takes no time and has room for everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from llmsim import _native
-from llmsim.scheduling.conformance.cases import MakeSimulation
+
+MakeServers = Callable[
+    ["_native.Source", "Sequence[_native.GroupSpec]"], "_native.SimulationConfig"
+]
 
 BYTES_PER_S = 10**12
 """A prompt's KV is one byte: transfers that begin together land 1 ps apart, behind their
@@ -19,28 +22,32 @@ _TOKENS = 1 << 26
 _STAND_IN_TOKENS = 1 << 12
 
 
-def receiver(transfer_ps: int) -> MakeSimulation:
-    """A simulation with a decode group behind the group under test, whose steps take next to no
+def receiver(transfer_ps: int) -> MakeServers:
+    """A simulation with a decode group behind each group under test, whose steps take next to no
     time, and whose cache holds everything.
     """
 
     def simulation(
-        source: "_native.Source", group: "_native.GroupSpec"
+        source: "_native.Source", groups: "Sequence[_native.GroupSpec]"
     ) -> "_native.SimulationConfig":
-        groups = [group, _stand_in(1, _native.Role.DECODE)]
-        return between(source, groups, (transfer_ps, 0), push=False)
+        ranks = len(groups)
+        behind = [_stand_in(ranks + i, i, _native.Role.DECODE) for i in range(ranks)]
+        both = [*groups, *behind]
+        return between(source, both, (transfer_ps, 0), [range(ranks)], push=False)
 
     return simulation
 
 
-def sender(transfer_ps: int) -> MakeSimulation:
-    """A simulation with a prefill group in front of the group under test."""
+def sender(transfer_ps: int) -> MakeServers:
+    """A simulation with a prefill group in front of each group under test."""
 
     def simulation(
-        source: "_native.Source", group: "_native.GroupSpec"
+        source: "_native.Source", groups: "Sequence[_native.GroupSpec]"
     ) -> "_native.SimulationConfig":
-        groups = [_stand_in(0, _native.Role.PREFILL), group]
-        return between(source, groups, (transfer_ps, MESSAGE_PS), push=True)
+        ranks = len(groups)
+        in_front = [_stand_in(i, i, _native.Role.PREFILL) for i in range(ranks)]
+        together, latencies = [range(ranks, 2 * ranks)], (transfer_ps, MESSAGE_PS)
+        return between(source, [*in_front, *groups], latencies, together, push=True)
 
     return simulation
 
@@ -49,26 +56,38 @@ def between(
     source: "_native.Source",
     groups: "Sequence[_native.GroupSpec]",
     latencies_ps: tuple[int, int],
+    together: Sequence[range],
     *,
     push: bool,
 ) -> "_native.SimulationConfig":
-    """A simulation of a prefill group and a decode group; what each of them sends to the other
-    takes its latency.
+    """A simulation of prefill groups and as many decode groups behind them; what each sends to its
+    counterpart takes its latency. Of `together`, those of one range are a server's ranks.
     """
     network = _native.NetworkConfig(_native.Sharing.FIFO)
-    places = []
+    ranks, places = len(groups) // 2, []
     for latency_ps in latencies_ps:
-        out = network.add_link(BYTES_PER_S, latency_ps)
-        back = network.add_link(BYTES_PER_S, 0)
-        places.append([network.add_place(0, (out, back), (out, back))])
+        for _ in range(ranks):
+            out = network.add_link(BYTES_PER_S, latency_ps)
+            back = network.add_link(BYTES_PER_S, 0)
+            places.append([network.add_place(0, (out, back), (out, back))])
     moves = _native.KvTransferConfig(push, False, places)
-    moves.add_route(0, 1, moves.add_table([(0, 0, [([0], 0, 1, 0)])], 1))
-    return _native.SimulationConfig(source, list(groups), network=network, kv_transfer=moves)
+    whole = moves.add_table([(0, 0, [([0], 0, 1, 0)])], 1)
+    for rank in range(ranks):
+        moves.add_route(rank, ranks + rank, whole)
+    steps = [one for server in together for one in lockstep(server)]
+    return _native.SimulationConfig(
+        source, list(groups), network=network, kv_transfer=moves, lockstep=steps
+    )
 
 
-def _stand_in(index: int, role: "_native.Role") -> "_native.GroupSpec":
+def lockstep(ranks: range) -> "list[_native.LockstepSpec]":
+    """Several ranks of a server run their steps together."""
+    return [_native.LockstepSpec(list(ranks), 1)] if len(ranks) > 1 else []
+
+
+def _stand_in(index: int, model: int, role: "_native.Role") -> "_native.GroupSpec":
     group = _native.GroupConfig()
-    group.index, group.role = index, role
+    group.index, group.role, group.model = index, role, model
     scheduler = _native.SchedulerConfig()
     scheduler.max_num_seqs = scheduler.max_num_scheduled_tokens = _STAND_IN_TOKENS
     scheduler.kv_consumer = role == _native.Role.DECODE

@@ -86,7 +86,7 @@ class DecodeLoop(RoleLoop):
         """
         index = receiver.room - FIRST_ROOM
         heard_ps = self.now_ps if self._without_change else self.now_ps - 1
-        if self._landed_ps[index] > heard_ps:
+        if self._landed_ps[self._order[index]] > heard_ps:
             return False
         buffers = self._scheduler.disagg_metadata_buffers
         buffers.output_ids[receiver.slot][0] = output_token(index, 0)
@@ -121,7 +121,7 @@ class DecodeLoop(RoleLoop):
 
     def _brought(self) -> Iterable[Case]:
         steps, self._steps_of_none = self._steps_of_none, []
-        if steps:
+        if self._some(bool(steps)):
             self._without_change = 0
         return steps
 
@@ -143,7 +143,7 @@ class DecodeLoop(RoleLoop):
 
     def _times_ahead(self) -> list[int]:
         queue = self._scheduler.disagg_decode_transfer_queue.queue
-        coming = [self._landed_ps[self._index[one.req.rid]] for one in queue]
+        coming = [self._landed_ps[self._order[self._index[one.req.rid]]] for one in queue]
         return super()._times_ahead() + [time for time in coming if time > self.now_ps]
 
     def _ended(self) -> bool:

@@ -10,7 +10,9 @@ from typing import Any
 from llmsim.scheduling.conformance.cases import STEP_PS, TOKEN_PS, Case
 from llmsim.scheduling.conformance.sglang.host_copies import Copies
 from llmsim.scheduling.conformance.sglang.live import Loop
+from llmsim.scheduling.conformance.sglang.loops.decode_loop import DecodeLoop
 from llmsim.scheduling.conformance.sglang.loops.dp_ranks import Exchange
+from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
 
 
 class DpLoop(Loop):
@@ -25,6 +27,15 @@ class DpLoop(Loop):
         self._requests = [self._requests[i] for i in mine]
         self._arrival_ps = [self._arrival_ps[i] for i in mine]
         self._index = {request["id"]: i for i, request in enumerate(self._requests)}
+
+    def steps(self) -> Iterator[Case]:
+        """As of one server; they end where another rank does, which tells why: it stands still, or
+        has failed.
+        """
+        try:
+            yield from super().steps()
+        except (EOFError, ConnectionError):
+            yield {"aborted": []}
 
     def _agreed(self, value: Any) -> list[Any]:
         """The values of all ranks."""
@@ -53,13 +64,19 @@ class DpLoop(Loop):
         else:
             yield from steps
 
-    def _without_result(self, batch: Any) -> None:
-        if not batch:
-            self._scheduler.on_idle()
-            self._pass_time()
+    def _some(self, value: bool) -> bool:
+        return any(self._agreed(value))
 
     def _finds_more(self) -> bool:
         return any(self._agreed(super()._finds_more()))
 
     def _times_ahead(self) -> list[int]:
         return [time for times in self._agreed(super()._times_ahead()) for time in times]
+
+
+class DpPrefillLoop(DpLoop, PrefillLoop):
+    """One rank of a prefill server."""
+
+
+class DpDecodeLoop(DpLoop, DecodeLoop):
+    """One rank of a decode server."""

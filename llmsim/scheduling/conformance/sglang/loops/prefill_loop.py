@@ -56,7 +56,7 @@ class PrefillLoop(RoleLoop):
         )
 
     def _without_result(self, batch: Any) -> None:
-        if not self._hears(batch):
+        if not self._some(self._hears(batch)):
             return self._pass_time()
         self._idle = not batch
         self._scheduler.process_disagg_prefill_inflight_queue()

@@ -37,6 +37,10 @@ def use_stand_in(config: Case) -> None:
 def loop_of(config: Case) -> "type[Loop]":
     """The loop of a server of this role."""
     from llmsim.scheduling.conformance.sglang.loops.decode_loop import DecodeLoop
+    from llmsim.scheduling.conformance.sglang.loops.dp_loop import DpDecodeLoop, DpPrefillLoop
     from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
 
-    return PrefillLoop if config["disaggregation_mode"] == "prefill" else DecodeLoop
+    computes, has_ranks = config["disaggregation_mode"] == "prefill", config.get("dp_size", 1) > 1
+    if has_ranks:
+        return DpPrefillLoop if computes else DpDecodeLoop
+    return PrefillLoop if computes else DecodeLoop
