@@ -1839,6 +1839,10 @@ class KvTransferConfig:
     def push(self) -> bool:
         """Whether the prefill group writes the KV."""
 
+    @property
+    def layerwise(self) -> bool:
+        """Whether the KV of a layer moves while the prefill goes on."""
+
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
 
 class PostedReads:
@@ -1862,6 +1866,16 @@ class OutsideTransfers:
     def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> int:
         """
         A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, then the decode group), of which it has `cached` tokens; returns how long its workers post the reads, in ps.
+        """
+
+    def prefilled(self, request: int, now_ps: int) -> None:
+        """
+        Where KV is pushed: the prefill group has computed the prompt, whose KV begins to move.
+        """
+
+    def take_told(self) -> list[int]:
+        """
+        Where KV is pushed: the requests of which prefill groups have been told since the last call that blocks are reserved, in that order.
         """
 
     def next_event_ps(self) -> int | None:

@@ -162,6 +162,12 @@ class Devices:
         """The engine has called its workers without a batch."""
         self._given_ps.append(self._given_ps[-1])
 
+    def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:
+        """First tokens of these requests, with prompts of so many tokens, have come with their KV:
+        a step that takes no time.
+        """
+        self.schedule.add(now_ps, now_ps, [(row_of(name), 0, tokens) for name, tokens in prompts])
+
     def _copied_ps(self, sizes: list[tuple[int, int, int]], waits: list[int]) -> int:
         """The earliest start with which the first layer and the last one have their KV in time, as
         in the core (`Group::copied`).

@@ -24,14 +24,19 @@ from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.links import Links
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks
+from llmsim.emulation.servers.of_instances import (
+    EngineServer,
+    EngineStage,
+    engine_stages,
+    pushes_kv,
+)
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
 from llmsim.emulation.step_counts import StepCounts, no_counts
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import TOKENIZER_FILES, EndlessAnswers, write_tokenizer
-from llmsim.lowering import LoweredGroup
+from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 
 STALL_S = 60
@@ -109,11 +114,8 @@ def emulate(
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
-    elif any(one.engine.endpoint is not None for one in prepared.lowered.groups):
-        raise NotYetError(
-            "--endpoint: the requests of a client after -- take no time of the API server beside "
-            "api_latency_ns; leave the option out, or give --dataset in place of the client"
-        )
+    else:
+        _check_before_client(prepared.lowered)
     version = engine.version(python)
     engine_args = [*engine_args, *engine.release_options(version, stages)]
     if client is not None:
@@ -122,6 +124,21 @@ def emulate(
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, list(engine_args)))
+
+
+def _check_before_client(lowered: LoweredDeployment) -> None:
+    """NotYetError for servers that the relay does not stand before."""
+    if any(one.engine.endpoint is not None for one in lowered.groups):
+        raise NotYetError(
+            "--endpoint: the requests of a client after -- take no time of the API server beside "
+            "api_latency_ns; leave the option out, or give --dataset in place of the client"
+        )
+    if pushes_kv(lowered):
+        raise NotYetError(
+            "a client after --: `llmsim emulate sglang` sends the requests of a trace alone to "
+            "prefill and decode instances; give --dataset in place of the client, or remove the "
+            "pd_type"
+        )
 
 
 class Stall:
@@ -177,9 +194,11 @@ class _Emulation:
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
         self._devices = self._all_devices()
+        self._pushes = pushes_kv(prepared.lowered)
         links = None
         if len(stages) > 1:
-            links = Links(prepared.lowered, self._prompt_tokens, self._prefill_of)
+            kind = PushLinks if self._pushes else Links
+            links = kind(prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of))
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         in_step = self._engines[0].lockstep is not None
         self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=in_step)
@@ -290,7 +309,7 @@ class _Emulation:
             asked=asked,
             answers=answers,
             schedules=[one.schedule for one in self._devices],
-            virtual_ps=self._ended_ps(answers),
+            virtual_ps=self._ended_ps(answers, goes_on=failure is not None),
             jumps=keeper.time.jumps,
             wall_s=ended - started,
             start_s=started - began,
@@ -299,11 +318,14 @@ class _Emulation:
             failure=failure,
         )
 
-    def _ended_ps(self, answers: dict[int, Answer]) -> int:
-        """A client of its own may wait after its last answer."""
-        if self._relay is None:
+    def _ended_ps(self, answers: dict[int, Answer], *, goes_on: bool) -> int:
+        """When the last answer is there, behind which engines may run, and a client of its own may
+        wait. `goes_on`: it has not come to that.
+        """
+        gave_up = any(one.gave_up for one in answers.values())
+        if self._relay is None and (goes_on or gave_up):
             return self._keeper.time.now_ps
-        return max((one.token_ps[-1] for one in answers.values() if one.token_ps), default=0)
+        return max((_last_ps(one) for one in answers.values()), default=0)
 
     async def _load(self, servers: list[Server], environment: dict[str, str]) -> None:
         if self._client is None:
@@ -315,6 +337,7 @@ class _Emulation:
                 self._doors([server.port for server in servers]),
                 self._engine.endpoint(self._engines[0]),
                 self._prepared.simulation.clients,
+                at_once=self._pushes,
             )
             await self._until(self._clients.run(), servers)
             return
@@ -496,6 +519,11 @@ def _api_ps(group: LoweredGroup, tokens: int) -> int:
     """What the API server takes before the engine sees a request, as in `llmsim run`."""
     native = group.native
     return int(native.api_latency_ps + native.api_latency_per_token_ps * tokens)
+
+
+def _last_ps(answer: Answer) -> int:
+    """When its client has heard of it last, or has asked."""
+    return answer.token_ps[-1] if answer.token_ps else answer.arrival_ps
 
 
 def _computed_s(servers: list[Server]) -> dict[int, float]:

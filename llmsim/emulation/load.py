@@ -89,7 +89,8 @@ class Clients:
     """Sends every request when it is due, the calls of a session one after the other.
 
     Where prompts and answers are computed apart, it is the proxy, too: a server of the second stage
-    gets a request when one of the first has answered with a token, which is discarded.
+    gets a request when one of the first has answered with a token, which is discarded. Where KV is
+    pushed, servers of both stages get it at once.
     """
 
     def __init__(
@@ -101,10 +102,15 @@ class Clients:
         stages: Sequence[Stage],
         endpoint: Endpoint | None = None,
         loop: ClosedLoop | None = None,
+        *,
+        at_once: bool = False,
     ) -> None:
         """`stages`: in the order in which requests pass them; `endpoint`: of their servers, by
-        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open.
+        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open. `at_once`:
+        servers of all stages get a request when it comes.
         """
+        self._first_stages = range(len(stages) if at_once else 1)
+        """Where requests that come go."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
         self._keeper, self._workload, self._requests = keeper, workload, requests
         self._model, self._stages = model, stages
@@ -228,16 +234,24 @@ class Clients:
 
     def _schedule(self, row: int, arrival_ps: int) -> None:
         self.answers[row] = Answer(arrival_ps)
-        self._pass_on(_Coming(arrival_ps, 0, 0, row))
+        for stage in self._first_stages:
+            self._pass_on(_Coming(arrival_ps, stage, 0, row))
 
     def _pass_on(self, coming: _Coming) -> None:
         """Where there is a choice, it is made at that time, when all that ends then has ended; an
         API server begins at that time, too.
         """
-        if len(self._stages[coming.stage].doors) == 1 and not self._processes:
+        if not self._chooses(coming.stage) and not self._processes:
             self._give_door(coming)
         else:
             heapq.heappush(self._coming, coming)
+
+    def _chooses(self, stage: int) -> bool:
+        """Whether there is a choice among the servers of a stage, or of one that gets the request
+        at the same time.
+        """
+        at_once = self._first_stages if stage in self._first_stages else (stage,)
+        return any(len(self._stages[one].doors) > 1 for one in at_once)
 
     def _choose_doors(self) -> None:
         while self._coming and self._coming[0].at_ps <= self._keeper.time.now_ps:
@@ -372,9 +386,12 @@ class Clients:
             writer.close()
 
     def _refuse(self, due: _Due, said: str) -> None:
-        self.answers[due.row].refused = said
+        answer = self.answers[due.row]
+        is_first = not answer.refused
+        answer.refused = answer.refused or said
         self._stages[due.stage].left(due.door)
-        self._end_session(due.row)
+        if is_first:  # of servers that have got it at once
+            self._end_session(due.row)
         self._keeper.refused()
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
@@ -398,9 +415,10 @@ class Clients:
         stage = self._stages[due.stage]
         async for tokens in self._tokens(reader):
             stage.left(due.door)
-            group = stage.doors[due.door].group
-            self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
-            self._keeper.clients_work()
+            if due.stage + 1 not in self._first_stages:
+                group = stage.doors[due.door].group
+                self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
+                self._keeper.clients_work()
             self._keeper.read(tokens)
 
     async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:

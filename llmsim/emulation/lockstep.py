@@ -127,5 +127,9 @@ class RankDevices:
         """When that step ends; None: other ranks have still to join its round."""
         return self._rounds.end_ps(self._member, number)
 
+    def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:
+        """Ranks in lock-step compute the prompts of their answers."""
+        raise ValueError(f"{len(prompts)} prompts were computed elsewhere")
+
     def empty_step(self) -> None:
         """The engine has called its workers without a batch; the devices do not hear of it."""

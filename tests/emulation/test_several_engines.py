@@ -17,7 +17,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
-from llmsim.emulation.servers.links import Links
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.simulation.run import simulate
 
@@ -148,22 +148,63 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
     assert columns is not None
     prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
     tokens = prepared.workload.input_tokens.tolist()
-    links = Links(prepared.lowered, tokens.__getitem__, prefill.__getitem__)
-    landed: dict[int, int] = {}
+    links = Links(prepared.lowered, Prompts(tokens.__getitem__, prefill.__getitem__))
+    landed: dict[int, list[tuple[int, int]]] = {}
 
     def pass_time(until_ps: int) -> None:
         while links.next_ps is not None and links.next_ps <= until_ps:
             now_ps = links.next_ps
-            for row, cores in links.landed(now_ps):
-                assert cores == (prefill[row], decode[row])
-                landed[row] = now_ps
+            for core, row in links.landed(now_ps):
+                landed.setdefault(row, []).append((core, now_ps))
 
     for row in np.argsort(columns.kv_reserved_ps, kind="stable").tolist():
         now_ps = int(columns.kv_reserved_ps[row])
         pass_time(now_ps)
         links.reserved(decode[row], row, 0, now_ps)
     pass_time(1 << 62)
-    assert [landed[row] for row in range(40)] == columns.kv_landed_ps.tolist()
+    for row, at_ps in enumerate(columns.kv_landed_ps.tolist()):
+        assert landed[row] == [(prefill[row], at_ps), (decode[row], at_ps)]
+
+
+@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
+def test_links_push_kv_as_the_run_does(name: str) -> None:
+    """Prefill engines hear a message's time behind a reservation that they may push."""
+    cluster = str(CLUSTER.with_name(name))
+    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline"]
+    words += ["--scheduler", "sglang", "--kv-transfer", "whole"]
+    prepared = prepare(checked_options(words))
+    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
+    columns = results.kv_transfers
+    assert columns is not None
+    prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
+    tokens = prepared.workload.input_tokens.tolist()
+    links = PushLinks(prepared.lowered, Prompts(tokens.__getitem__, prefill.__getitem__))
+    reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
+    said = [(at_ps, decode[row], row) for row, at_ps in enumerate(reserved)]
+    said += [(at_ps, prefill[row], row) for row, at_ps in enumerate(computed)]
+    heard: dict[int, list[tuple[int, int, str | None]]] = {row: [] for row in range(40)}
+
+    def hear(now_ps: int) -> None:
+        for core, (row, at_ps, metadata) in links.landed(now_ps):
+            assert at_ps == now_ps
+            heard[row].append((core, now_ps, metadata))
+
+    for now_ps, core, row in sorted(said):
+        while links.next_ps is not None and links.next_ps <= now_ps:
+            hear(links.next_ps)
+        if now_ps == computed[row]:
+            links.sent(core, row, f"of {row}")
+        else:
+            links.reserved(core, row, 0, now_ps)
+        assert links.next_ps == 0
+        hear(now_ps)
+    while links.next_ps is not None:
+        hear(links.next_ps)
+    for row, landed_ps in enumerate(columns.kv_landed_ps.tolist()):
+        (core, told_ps, nothing), *landed = heard[row]
+        assert (core, nothing) == (prefill[row], None)
+        assert reserved[row] < told_ps < computed[row]
+        assert landed == [(one, landed_ps, f"of {row}") for one in (prefill[row], decode[row])]
 
 
 class LandsAt:
@@ -180,10 +221,13 @@ class LandsAt:
         self._due.append((now_ps + 3 * MS, row, core))
         return 0
 
-    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, int]]]:
-        there = [(row, (0, core)) for due_ps, row, core in self._due if due_ps <= now_ps]
+    def sent(self, core: int, row: int, metadata: str) -> None:
+        raise AssertionError("nobody pushes")
+
+    def landed(self, now_ps: int) -> list[tuple[int, int]]:
+        there = [(row, core) for due_ps, row, core in self._due if due_ps <= now_ps]
         self._due = [one for one in self._due if one[0] > now_ps]
-        return there
+        return [(core, row) for row, decode in there for core in (0, decode)]
 
 
 def run_pair(keeper: Keeper) -> list[Any]:

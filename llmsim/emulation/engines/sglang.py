@@ -85,7 +85,9 @@ class Sglang:
         """SGLang's own."""
         assert server.first.scheduler is not None, "engine_stages looked"
         longest = server.first.scheduler.kv.max_model_len
-        return Generate(longest, ranks_requests=self.ranks_requests(server))
+        return Generate(
+            longest, ranks_requests=self.ranks_requests(server), hands_over=_hands_over(server)
+        )
 
     def ranks_requests(self, server: EngineServer) -> bool:
         """With `sglang_priority_scheduling`."""
@@ -109,6 +111,7 @@ class Sglang:
             "stages": group.layout.pp,
             "copies": copies_of(group),
             "keeps_states": group.scheduler.state_pool.slots > 0,
+            "hands_over": _hands_over(server),
         }
 
     def program(self, name: str, python: Path) -> list[str]:
@@ -126,6 +129,7 @@ class Sglang:
         return environment | {
             "PYTHONHASHSEED": "0",
             "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": str(scheduler.parameters["new_tokens"]),
+            "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "false",
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
             "SGLANG_EXTERNAL_MODEL_PACKAGE": "llmsim.scheduling.conformance.sglang.model",
             "SGLANG_PLUGINS": "llmsim",
@@ -158,6 +162,11 @@ class Sglang:
         ]
 
 
+def _hands_over(server: EngineServer) -> bool:
+    """It is a prefill or a decode server."""
+    return server.first.native.role != _native.Role.BOTH
+
+
 def copies_of(group: LoweredGroup) -> dict[str, int] | None:
     """What copies to host memory and back take, each and for each token; None: there are none."""
     assert group.scheduler is not None, "the caller looked"
@@ -179,9 +188,9 @@ def _check_group(group: LoweredGroup) -> None:
         return
     _refuse(engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}")
     windows = scheduler.window_pool.window > 0
+    by_role = group.native.role != _native.Role.BOTH
     method = None if engine.speculation is None else engine.speculation.method
     for is_so, what in (
-        (group.native.role != _native.Role.BOTH, "pd_type"),
         (group.layout.pp > 1 and method is not None, "speculative_config on pipeline stages"),
         (method is not None and method not in ALGORITHMS, f"speculative_config of {method}"),
         (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
@@ -192,6 +201,12 @@ def _check_group(group: LoweredGroup) -> None:
             "HiCache of layers with windows or states",
         ),
         (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
+        (scheduler.host_cache.pages > 0 and by_role, "HiCache of instances with a pd_type"),
+        (by_role and group.layout.pp > 1, "pipeline stages of instances with a pd_type"),
+        (
+            by_role and scheduler.state_pool.slots > 0,
+            "layers with states of instances with a pd_type",
+        ),
     ):
         _refuse(is_so, what)
 
@@ -199,6 +214,6 @@ def _check_group(group: LoweredGroup) -> None:
 def _refuse(is_so: bool, what: str) -> None:
     if is_so:
         raise NotYetError(
-            f"{what}: `llmsim emulate sglang` runs instances without roles, on "
-            "the scheduler sglang; `llmsim run` simulates the cluster file as it is"
+            f"{what}: `llmsim emulate sglang` does not run this; "
+            "`llmsim run` simulates the cluster file as it is"
         )

@@ -5,7 +5,12 @@ from typing import Any
 import msgspec
 
 from llmsim.emulation.engines.engine import RefusedError
+from llmsim.emulation.in_engine.channel import row_of
+from llmsim.emulation.in_engine.sglang.transfers import room_of
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
+
+_PREFILL = "localhost"
+"""Where a decode server would ask for the prefill server; it does not."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -26,11 +31,14 @@ class Generate:
 
     path = "/generate"
 
-    def __init__(self, max_model_len: int, *, ranks_requests: bool = False) -> None:
+    def __init__(
+        self, max_model_len: int, *, ranks_requests: bool = False, hands_over: bool = False
+    ) -> None:
         """`max_model_len`: tokens of a prompt with its answer, at most; `ranks_requests`: the
-        server reads priorities.
+        server reads priorities. `hands_over`: a prefill and a decode server get each request.
         """
         self._max_model_len, self._ranks_requests = max_model_len, ranks_requests
+        self._hands_over = hands_over
 
     def body(
         self, one: LiveRequest, model: str, *, prompt_alone: bool, rank: int | None = None
@@ -46,7 +54,10 @@ class Generate:
         # SGLang puts a request without a priority behind all others.
         ranked = {"priority": one.priority} if self._ranks_requests else {}
         routed = {} if rank is None else {"routed_dp_rank": rank}
-        return asked | {"stream": True} | ranked | routed
+        paired: dict[str, Any] = {}
+        if self._hands_over:
+            paired = {"bootstrap_host": _PREFILL, "bootstrap_room": room_of(row_of(one.name))}
+        return asked | {"stream": True} | ranked | routed | paired
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings; RefusedError where SGLang refuses the request."""

@@ -9,6 +9,7 @@ from llmsim.config.engine.options import (
     SGLANG_RETRACTIONS,
 )
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.emulation.in_engine.sglang.transfers import BACKEND
 from llmsim.lowering import LoweredGroup
 
 TOKENS_ALONE = ("--skip-tokenizer-init", "--incremental-streaming-output")
@@ -77,15 +78,36 @@ def server_flags(group: LoweredGroup, model: str, ranks: int = 1) -> list[str]:
     }
     flags = ["--disable-cuda-graph", "--skip-server-warmup"]
     for is_so, flag in (
-        (not engine.enable_prefix_caching, "--disable-radix-cache"),
+        (not engine.enable_prefix_caching and not _decodes(group), "--disable-radix-cache"),
         (not parameters["overlap"] or group.layout.pp > 1, "--disable-overlap-schedule"),
         (bool(parameters["mixed_chunk"]), "--enable-mixed-chunk"),
         (ranks > 1, "--enable-dp-attention"),
     ):
         if is_so:
             flags.append(flag)
-    flags += [*_priorities(parameters), *_host_cache(group)]
+    flags += [*_priorities(parameters), *_host_cache(group), *_role(group)]
     return [*(str(part) for pair in values.items() for part in pair), *flags]
+
+
+def _decodes(group: LoweredGroup) -> bool:
+    return group.native.role == _native.Role.DECODE
+
+
+def _role(group: LoweredGroup) -> list[str]:
+    """Of a prefill or decode server, whose KV moves over our links whatever backend it names."""
+    if group.native.role == _native.Role.BOTH:
+        return []
+    mode = "decode" if _decodes(group) else "prefill"
+    flags = ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", BACKEND]
+    if not _decodes(group):
+        return flags
+    assert group.scheduler is not None, "engine_stages looked"
+    reserved = group.scheduler.parameters["reserved_tokens"]
+    flags += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+    flags += ["--num-reserved-decode-tokens", str(reserved)]
+    if group.engine.enable_prefix_caching:
+        flags.append("--disaggregation-decode-enable-radix-cache")
+    return flags
 
 
 def _micro_batches(group: LoweredGroup) -> dict[str, object]:

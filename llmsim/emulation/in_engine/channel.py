@@ -79,7 +79,27 @@ class Channel:
     def reserved(self, name: str, cached: int) -> None:
         """Blocks are reserved for a prompt, of which so many tokens are here."""
         self.knows([name])
-        self._said(["reserved", row_of(name), cached])
+        self.reserved_row(row_of(name), cached)
+
+    def reserved_row(self, row: int, cached: int) -> None:
+        """The same, by the request's row."""
+        self._said(["reserved", row, cached])
+
+    def sent(self, row: int, metadata: str) -> None:
+        """The KV of a prompt is pushed to its decode engine, with what goes along with it."""
+        self._said(["sent", row, metadata])
+
+    def transfers(self) -> list[tuple[int, int, str | None]]:
+        """What has happened to KV that is pushed since it was asked: row, when, and what came along
+        with the KV; None: a prefill engine may push it.
+        """
+        return [(row, at_ps, metadata) for row, at_ps, metadata in self._asked(["moved", None])]
+
+    def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
+        """The KV of these requests, with prompts of so many tokens, has come along with the first
+        tokens of their answers.
+        """
+        self._said(["first tokens", prompts])
 
     def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
         """Requests whose KV has `arrived`."""
@@ -114,6 +134,10 @@ class Channel:
             self._restless -= 1
         else:
             self._asked(["rest"])
+
+    def rests(self) -> None:
+        """It has nothing to do; `goes_on` tells when a request is there, or KV has moved."""
+        self._said(["rest"])
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""

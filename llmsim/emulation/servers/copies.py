@@ -36,6 +36,6 @@ class HostCopies:
         """Whether all that the step waits for is there."""
         return self._copies.open(core)
 
-    def landed(self, now_ps: int) -> list[tuple[int, tuple[int, ...]]]:
-        """The jobs that have ended by now, and the engine cores that hear of them."""
-        return [(job, (core,)) for core, job in self._copies.advance(now_ps)]
+    def landed(self, now_ps: int) -> list[tuple[int, int]]:
+        """The jobs that have ended by now, each behind the engine core that hears of it."""
+        return [(core, job) for core, job in self._copies.advance(now_ps)]

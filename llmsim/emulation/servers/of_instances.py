@@ -6,6 +6,7 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
+from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
 from llmsim.emulation.step_counts import adapters_of, images_of
@@ -127,6 +128,11 @@ def _serving(stage: EngineStage, adapters: tuple[str, ...], largest_image: int) 
     return replace(stage, servers=tuple(servers))
 
 
+def pushes_kv(lowered: LoweredDeployment) -> bool:
+    """Whether prefill instances push KV, so that both sides get a request at once."""
+    return lowered.kv_transfers is not None and lowered.kv_transfers.push
+
+
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
     for is_so, what, remedy in (
@@ -233,11 +239,9 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     lowered, options = prepared.lowered, prepared.simulation
     transfers = lowered.kv_transfers
     assert transfers is not None, "groups with roles hand KV over"
-    _refuse_alone(
-        transfers.push,
-        "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
-        "add --kv-transfer whole --kv-transfer-mode pull",
-    )
+    pushes = all(one.engine.scheduler == SGLANG for one in lowered.groups)
+    check = _check_push if pushes else _check_pull
+    check(transfers)
     tables = [one.scheduler.kv.tables.windows for one in lowered.groups if one.scheduler]
     _refuse_alone(
         any(len(one) > 1 for one in tables),
@@ -254,6 +258,24 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
         _check_several(prepared)
     routers = (options.router, options.decode_router)
     return tuple(map(_stage, _ROUTERS, routers, sides))
+
+
+def _check_pull(transfers: "_native.KvTransferConfig") -> None:
+    """As between vLLM's servers."""
+    _refuse_alone(
+        transfers.push,
+        "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
+        "add --kv-transfer whole --kv-transfer-mode pull",
+    )
+
+
+def _check_push(transfers: "_native.KvTransferConfig") -> None:
+    """As between SGLang's servers."""
+    for is_so, what in (
+        (not transfers.push, "KV that SGLang's servers pull (--kv-transfer-mode pull)"),
+        (transfers.layerwise, "KV that SGLang's servers push by layer (--kv-transfer layerwise)"),
+    ):
+        _refuse_alone(is_so, what, "add --kv-transfer whole --kv-transfer-mode push")
 
 
 def _stage(option: str, router: RouterSpec, groups: Sequence[LoweredGroup]) -> EngineStage:
@@ -288,6 +310,6 @@ def _refuse(is_so: bool, what: str) -> None:
         raise NotYetError(
             f"{what}: `llmsim emulate` runs one instance, several behind the router RR or LOR, "
             "equal ones behind VLLM_DP, the ranks of one mixture of experts, or prefill and decode "
-            "instances that pull KV; "
+            "instances; "
             "`llmsim run` simulates the cluster file as it is"
         )

@@ -52,6 +52,10 @@ class Steps(Waited, Protocol):
         """The engine core has called its workers without a batch."""
         ...
 
+    def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:
+        """First tokens of these requests, with their prompts' tokens, have come with their KV."""
+        ...
+
 
 class Messages(Protocol):
     """Knows which messages of its own client are under way (`llmsim.emulation.servers.relay`)."""
@@ -364,6 +368,8 @@ class Keeper:
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
             return
+        elif kind == "first tokens":
+            self._steps_of[actor].first_tokens(rest[0], self.time.now_ps)
         elif kind in ("step", "empty step"):
             self._call_workers(actor, kind, rest)
             if self._ranks is None:
@@ -404,6 +410,7 @@ class Keeper:
                 if actor in self._dozing:
                     self._dozing.remove(actor)
                     self._answer(actor, None)
+                self._moves.unparks(actor)
                 if self._ranks is not None:
                     self._ranks.stirs(actor)
 

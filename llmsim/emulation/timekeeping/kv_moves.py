@@ -26,8 +26,8 @@ class KvMover(Protocol):
         """When something may land; None: nothing moves."""
         ...
 
-    def landed(self, now_ps: int) -> Sequence[tuple[int, tuple[int, ...]]]:
-        """The numbers of what has landed by now, and of the engine cores that hear of it."""
+    def landed(self, now_ps: int) -> Sequence[tuple[int, Any]]:
+        """What has happened by now: the number of an engine core, and what it is to hear."""
         ...
 
 
@@ -38,6 +38,10 @@ class KvLinks(KvMover, Protocol):
         """A decode core has blocks for a prompt, of which it has `cached` tokens; how long its
         workers post the reads of the others, in ps.
         """
+        ...
+
+    def sent(self, core: int, row: int, metadata: str) -> None:
+        """A prefill core pushes the KV of a prompt, with what goes along with it."""
         ...
 
 
@@ -60,7 +64,7 @@ class KvCopies(KvMover, Protocol):
 class KvMoves:
     """Answers what engine cores with a KV connector say; who moves KV is an actor of the clock."""
 
-    KINDS = ("reserved", "copies", "moved", "rest")
+    KINDS = ("reserved", "sent", "copies", "moved", "rest")
 
     def __init__(
         self,
@@ -77,9 +81,8 @@ class KvMoves:
         self._copies = copies
         self._mover: KvMover | None = links if links is not None else copies
         self._steps_of = steps_of
-        self._moved: dict[int, list[tuple[int, int]]] = {}
-        """When KV has moved, and its numbers (rows of requests, or jobs of copies), by the engine
-        core that has still to hear of it.
+        self._moved: dict[int, list[tuple[int, Any]]] = {}
+        """When something has happened, and what, by the engine core that has still to hear of it.
         """
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
@@ -115,6 +118,9 @@ class KvMoves:
             self._stir(core)
         elif kind == "copies":
             self._copy(core, *rest)
+        elif self._links is not None and kind == "sent":
+            self._links.sent(self._numbers[core], *rest)
+            self._expect()
         elif self._links is not None:
             row, cached = rest
             posts_ps = self._links.reserved(self._numbers[core], row, cached, self._time.now_ps)
@@ -147,13 +153,18 @@ class KvMoves:
         self._unseen.add(core)
         self._stir(core)
 
+    def unparks(self, core: Actor) -> None:
+        """It has something to do."""
+        if core in self._resting:
+            self._resting.discard(core)
+            self._answer(core, None)
+
     def land(self) -> None:
         """All that has landed by now is told to the engine cores."""
         if self._mover is None:
             return
-        for moved, cores in self._mover.landed(self._time.now_ps):
-            for number in cores:
-                self._moved.setdefault(number, []).append((self._time.now_ps, moved))
+        for number, heard in self._mover.landed(self._time.now_ps):
+            self._moved.setdefault(number, []).append((self._time.now_ps, heard))
         self._open()
         for core in self._numbers:
             self._stir(core)
@@ -171,13 +182,13 @@ class KvMoves:
         self._time.works(core)
         self._answer(core, None)
 
-    def _moved_until(self, until_ps: int | None, number: int) -> list[int]:
+    def _moved_until(self, until_ps: int | None, number: int) -> list[Any]:
         """Takes what has moved by then, or, without a time, by now."""
         moved = self._moved.pop(number, [])
         later = [one for one in moved if until_ps is not None and one[0] > until_ps]
         if later:
             self._moved[number] = later
-        return [row for _, row in moved[: len(moved) - len(later)]]
+        return [heard for _, heard in moved[: len(moved) - len(later)]]
 
     def _expect(self) -> None:
         assert self._mover is not None and self.actor is not None, "something moves"

@@ -96,6 +96,8 @@ void bind_kv_transfer(nb::module_& m) {
           "all); posting_ps is what a decode worker's host takes to post reads: for each rank that "
           "it reads from, and for each block of a layer. Returns the table's number.")
       .def_ro("push", &KvTransferConfig::push, "Whether the prefill group writes the KV.")
+      .def_ro("layerwise", &KvTransferConfig::layerwise,
+              "Whether the KV of a layer moves while the prefill goes on.")
       .def(
           "add_route",
           [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group,
@@ -124,6 +126,12 @@ void bind_outside_transfers(nb::module_& m) {
           "A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, "
           "then the decode group), of which it has `cached` tokens; returns how long its workers "
           "post the reads, in ps.")
+      .def("prefilled", &OutsideTransfers::prefilled, "request"_a, "now_ps"_a,
+           "Where KV is pushed: the prefill group has computed the prompt, whose KV begins to "
+           "move.")
+      .def("take_told", &OutsideTransfers::take_told,
+           "Where KV is pushed: the requests of which prefill groups have been told since the last "
+           "call that blocks are reserved, in that order.")
       .def(
           "next_event_ps",
           [](const OutsideTransfers& t) -> std::optional<Ps> {

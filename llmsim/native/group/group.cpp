@@ -160,6 +160,7 @@ void Group::note_arrival(std::deque<Arrival>& queue, const Arrival& arrival) {
 void Group::transferred(RequestId request, Ps at) { insert_by_time(moved_, {at, request}); }
 
 void Group::drain_inbox(Ps now) {
+  if (answers_when_sent()) order_by_sight(now);
   while (!inbox_.empty() && inbox_.front().seen <= now) {
     const RequestId request = inbox_.front().request;
     inbox_.pop_front();
@@ -168,6 +169,16 @@ void Group::drain_inbox(Ps now) {
   }
   if (!aborts_.empty()) drop_aborted(now);
   tell_load(now);
+}
+
+// SGLang's engine has them from the start, and those whose KV may be sent enter its queue in that
+// order (pop_bootstrapped).
+void Group::order_by_sight(Ps now) {
+  const auto later = std::ranges::upper_bound(inbox_, now, {}, &Arrival::seen);
+  std::stable_sort(inbox_.begin(), later, [this](const Arrival& one, const Arrival& other) {
+    return sequences_[one.request].arrival + latency_of(one.request) <
+           sequences_[other.request].arrival + latency_of(other.request);
+  });
 }
 
 void Group::tell_load(Ps now) {
@@ -336,6 +347,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   cut_steps(now);
   scheduler_->stop();
   moved_.clear();
+  unsent_ = 0;
 }
 
 // Batches complete without any of their requests, which frees what was kept for them.
@@ -470,6 +482,7 @@ void Group::hear_of_moved(Ps launched, Ps now) {
   while (!moved_.empty() && moved_.front().seen <= launched) {
     const RequestId request = moved_.front().request;
     moved_.pop_front();
+    if (answers_when_sent()) --unsent_;
     if (connector_->transferred(request)) continue;
     note_left(request, now);
     completion_->failed(request, now);
@@ -714,7 +727,9 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
     update(slot.batch, finished);
     if (moves_ != nullptr && unseen_ == 0) moves_->step_ended(now);
     if (unseen_ > 0) --unseen_;
-    outstanding_ -= static_cast<std::int32_t>(finished.size() - before);
+    const auto ended = static_cast<std::int32_t>(finished.size() - before);
+    outstanding_ -= ended;
+    if (answers_when_sent()) unsent_ += ended;
     hear_of_moved(hears_until(slot, now), now);
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule)

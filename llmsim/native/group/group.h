@@ -295,8 +295,12 @@ class Group final : public Entity, public StepSink {
     return gauges;
   }
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
-  // from the API server.
-  std::int32_t outstanding() const { return outstanding_; }
+  // from the API server; and those that its proxy sees as such, which it promised to compute or
+  // whose KV it has still to send.
+  std::int32_t outstanding() const { return outstanding_ + promised_ + unsent_; }
+  // A prefill group whose KV is pushed gets so many requests more (or fewer), as soon as decode
+  // groups have memory for them.
+  void promise(std::int32_t requests) { promised_ += requests; }
   bool has_requests() const { return scheduler_->has_requests() || !inbox_.empty(); }
 
   // One entry per completed batch, in order: when it ended.
@@ -434,14 +438,21 @@ class Group final : public Entity, public StepSink {
   void drop_aborted(Ps now);
   // The request has left its scheduler without an answer.
   void note_left(RequestId request, Ps now);
+  // Those that are here by now enter its engine in the order in which that has seen them.
+  void order_by_sight(Ps now);
   void hear_of_moved(Ps launched, Ps now);
+  // Whether it computes prompts and answers when their KV has been sent (SGLang:
+  // process_disagg_prefill_inflight_queue).
+  bool answers_when_sent() const {
+    return config_.role == Role::kPrefill && connector_->hears_at_output();
+  }
   // Until when a scheduler hears of what has moved, with the output of a step.
   Ps hears_until(const Slot& slot, Ps now) const;
   void note_preempting_step();
 
   GroupConfig config_;
   std::unique_ptr<PublishedLoad> load_;  // null: nobody asks for it
-  std::int32_t outstanding_ = 0;
+  std::int32_t outstanding_ = 0, promised_ = 0, unsent_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
   KvConnector* connector_;  // of the scheduler; null: it has none

@@ -143,6 +143,7 @@ bool KvTransfers::arrive(RequestId request, Group& prefill, Ps now) {
   kv_transfer.needed = prompt.prompt_tokens;
   answer.remote_kv = true;
   if (config_.push) {
+    prefill.promise(1);
     choose_decoder(request, prefill.config().model, now);
     return true;
   }
@@ -192,6 +193,7 @@ void KvTransfers::displaced(const std::vector<RequestId>& requests, bool keep) {
   for (const RequestId request : requests) {
     KvTransfer& kv_transfer = kv_transfers_[at(request)];
     if (keep && kv_transfer.prefill_group >= 0) earlier_.push_back({request, kv_transfer});
+    if (kv_transfer.promised()) groups_[at(kv_transfer.prefill_group)]->promise(-1);
     if (kv_transfer.prefilled != kNever)
       groups_[at(kv_transfer.prefill_group)]->writes_off_prompt(prefill_.sequences[request]);
     kv_transfer = {};
@@ -239,6 +241,7 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
 
 void KvTransfers::give_up(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
+  if (kv_transfer.promised()) groups_[at(kv_transfer.prefill_group)]->promise(-1);
   kv_transfer.gave_up = true;
   const bool prefilling = kv_transfer.at_prefill && kv_transfer.prefilled == kNever;
   for (const std::int32_t index :
@@ -310,6 +313,7 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
       if (!holding_) send_all(request, kv_transfer.needed, now, now);
     } else if (config_.push && !kv_transfer.gave_up) {
       Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
+      prefill.promise(-1);
       kv_transfer.at_prefill = true;
       prefill.receive(
           request, std::max(decode_.sequences[request].arrival, now - prefill.latency_of(request)));

@@ -100,6 +100,8 @@ struct KvTransfer {
 
   // Everything that the decode group lacked has landed.
   bool complete() const { return closed && sent >= needed; }
+  // Its prefill group is to get it when a decode group has memory for it.
+  bool promised() const { return prefill_group >= 0 && !at_prefill && !brought && !gave_up; }
   // A prefill group has it, or will, and its prompt is not computed.
   bool prefilling() const { return !brought && prefilled == kNever; }
 };

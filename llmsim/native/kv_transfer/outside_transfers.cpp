@@ -7,7 +7,8 @@ namespace llmsim {
 
 OutsideTransfers::OutsideTransfers(KvTransferConfig config, NetworkConfig network)
     : config_(std::move(config)), network_(std::move(network)) {
-  if (config_.push) throw std::invalid_argument("KV that is pushed is moved by the groups alone");
+  if (config_.layerwise)
+    throw std::invalid_argument("layer by layer, KV is moved by the groups alone");
 }
 
 Ps OutsideTransfers::reserved(RequestId request, const KvRoute& route, std::int32_t tokens,
@@ -18,13 +19,21 @@ Ps OutsideTransfers::reserved(RequestId request, const KvRoute& route, std::int3
   if (known == config_.routes.end())
     throw std::invalid_argument("no KV route leads between these groups");
   const std::int32_t sent = std::min(cached, tokens - 1);
-  const Ps posts = config_.tables[at(known->table)].posts(sent, tokens);
+  const Ps posts = config_.push ? 0 : config_.tables[at(known->table)].posts(sent, tokens);
   moving_[request] = {*known, tokens, sent};
   moving_[request].posted = now + posts;
   start(config_.places[at(route.decode_group)][0], config_.places[at(route.prefill_group)][0], 0,
         request, now);
   network_.settle(now);
   return posts;
+}
+
+void OutsideTransfers::prefilled(RequestId request, Ps now) {
+  const auto moving = moving_.find(request);
+  if (moving == moving_.end() || !moving->second.told || moving->second.sends)
+    throw std::invalid_argument("no blocks are reserved for a prompt that is sent");
+  send_all(request, moving->second, now);
+  network_.settle(now);
 }
 
 std::vector<RequestId> OutsideTransfers::advance(Ps now) {
@@ -50,13 +59,18 @@ void OutsideTransfers::landed(TransferId, std::uint64_t token, Ps now) {
   const auto request = static_cast<RequestId>(token);
   Moving& moving = moving_.at(request);
   if (--moving.in_flight > 0) return;
-  if (!moving.told) return send_all(request, moving, now);
+  if (!moving.told) {
+    moving.told = true;
+    if (!config_.push) return send_all(request, moving, now);
+    told_.push_back(request);
+    return;
+  }
   posted_.emplace(std::max(moving.posted, now), request);
   moving_.erase(request);
 }
 
 void OutsideTransfers::send_all(RequestId request, Moving& moving, Ps now) {
-  moving.told = true;
+  moving.sends = true;
   const KvTable& table = config_.tables[at(moving.route.table)];
   const auto& from = config_.places[at(moving.route.prefill_group)];
   const auto& to = config_.places[at(moving.route.decode_group)];

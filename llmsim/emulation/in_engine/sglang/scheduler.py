@@ -12,7 +12,9 @@ from typing import Any
 from llmsim.emulation.in_engine.channel import Channel, current, opened
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang.copies import HostCopies
+from llmsim.emulation.in_engine.sglang.roles import hook_role
 from llmsim.emulation.in_engine.sglang.stages import hook_stages
+from llmsim.emulation.in_engine.sglang.transfers import NoTransfers, begin
 from llmsim.scheduling.conformance.sglang import drafts, states
 from llmsim.scheduling.conformance.sglang.batches import batch_items, batch_result
 from llmsim.scheduling.conformance.sglang.loops.idle import IdlePasses
@@ -59,13 +61,25 @@ class Inbox:
     """
 
     def __init__(
-        self, channel: Channel, read: Callable[[], Any], kinds: Messages, *, beside: bool = False
+        self,
+        channel: Channel,
+        read: Callable[[], Any],
+        kinds: Messages,
+        *,
+        beside: bool = False,
+        hands_over: bool = False,
     ) -> None:
         """`read` waits for the next message, and `kinds` says what is in it; `beside`: there are
-        other ranks, whose requests make work for this one.
+        other ranks, whose requests make work for this one. `hands_over`: KV that moves does.
         """
         self._channel, self._read, self._kinds = channel, read, kinds
         self._beside, self._begins = beside, False
+        self._idles: Callable[[], None] | None = None
+        """Says that it waits for more than messages."""
+        if beside:
+            self._idles = channel.idles
+        elif hands_over:
+            self._idles = channel.rests
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -80,10 +94,10 @@ class Inbox:
 
     def park(self, until_ps: int | None = None) -> None:
         """The clock may move on without this scheduler; returns when there is a message, or work
-        of another rank, or at that time.
+        of another rank, or KV has moved, or at that time.
         """
-        if self._beside:
-            self._doze(self._channel.idles)
+        if self._idles is not None:
+            self._doze(self._idles)
             return
         if until_ps is not None:
             self._doze(lambda: self._channel.dozes(until_ps))
@@ -169,6 +183,8 @@ class _Steps:
         self._started: set[str] = set()
         self.copies: HostCopies | None = None
         """To host memory and back."""
+        self.transfers = NoTransfers()
+        """From prefill to decode servers."""
         self.retracted = 0
         """How many requests were ever retracted."""
 
@@ -183,6 +199,7 @@ class _Steps:
         )
         if self.copies is not None:
             self.copies.launched(end)
+        self.transfers.runs()
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
@@ -212,6 +229,11 @@ class _Steps:
         end = getattr(result, "llmsim_end", None)
         if end is not None:
             self._until(end)
+
+    def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
+        """They have come along with the KV of these requests (`Channel.first_tokens`)."""
+        self.transfers.brought()
+        self._channel.first_tokens(prompts)
 
     def restarts(self, name: str) -> None:
         """A request has been retracted: it begins again later."""
@@ -265,6 +287,8 @@ def hook_scheduler(given: Mapping[str, Any]) -> None:
         hook_stages(given["stages"])
     if given["ranks"] > 1:
         _hook_meetings()
+    if given["hands_over"]:
+        hook_role(lambda prompts: _steps().first_tokens(prompts))
 
 
 def _hook_inputs(given: Mapping[str, Any]) -> None:
@@ -286,7 +310,18 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             channel = opened(given["socket"], given["first_engine"] + rank)
             steps = _begin(channel, given["width"], in_rounds=beside)
             steps.copies = copies
-            inbox = _listen(channel, lambda: receive(read), Messages(), beside=beside)
+            hands_over = given["hands_over"]
+            if hands_over:
+                steps.transfers = begin(channel, page)
+            inbox = _listen(
+                Inbox(
+                    channel,
+                    lambda: receive(read),
+                    Messages(),
+                    beside=beside,
+                    hands_over=hands_over,
+                )
+            )
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
 
@@ -318,12 +353,13 @@ def _hook_loop(stages: int) -> None:
     def ingest_requests(self: Any, *args: Any, **options: Any) -> Any:
         if not hasattr(self, "_llmsim_passes"):
             self._llmsim_passes = _Passes(self, _steps(), stages)
-        passes = self._llmsim_passes
-        if passes.nothing_left:
+        passes, transfers = self._llmsim_passes, _steps().transfers
+        if passes.nothing_left and not transfers.finds_more():
             copies = _steps().copies
             until_ps = None if copies is None else copies.next_end_ps()
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
+        transfers.begins_pass()
         self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
 
@@ -370,10 +406,10 @@ def _begin(channel: Channel, width: int, *, in_rounds: bool) -> _Steps:
 _INBOX: Inbox | None = None
 
 
-def _listen(channel: Channel, read: Callable[[], Any], kinds: Messages, *, beside: bool) -> Inbox:
+def _listen(inbox: Inbox) -> Inbox:
     global _INBOX
-    _INBOX = Inbox(channel, read, kinds, beside=beside)
-    return _INBOX
+    _INBOX = inbox
+    return inbox
 
 
 def _inbox() -> Inbox:

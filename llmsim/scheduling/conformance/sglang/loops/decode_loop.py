@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llmsim.scheduling.conformance.cases import Case
+from llmsim.scheduling.conformance.sglang import retractions
 from llmsim.scheduling.conformance.sglang.live import output_token
 from llmsim.scheduling.conformance.sglang.loops.role_loop import FIRST_ROOM, RoleLoop
 
@@ -20,7 +21,6 @@ def use_stand_in(clip_max_new_tokens: int) -> None:
     """From now on SGLang's decode servers start with a fake backend, whatever they are told."""
     from sglang.srt.disaggregation import decode
     from sglang.srt.disaggregation.utils import KVClassType, TransferBackend, get_kv_class
-    from sglang.srt.managers import schedule_batch
 
     def stand_in(_: Any, kind: Any) -> Any:
         fake = get_kv_class(TransferBackend.FAKE, kind)
@@ -29,8 +29,7 @@ def use_stand_in(clip_max_new_tokens: int) -> None:
     decode.get_kv_class = stand_in
     decode.CLIP_MAX_NEW_TOKEN = clip_max_new_tokens
     decode.DecodePreallocQueue._resolve_prefill_dp_rank = lambda *_: 0
-    decode.restore_kv_cache = lambda *_: None
-    schedule_batch.backup_kv_cache = lambda *_: True
+    retractions.use_stand_in()
 
 
 class _Arrivals:

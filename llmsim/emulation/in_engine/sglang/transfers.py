@@ -1,0 +1,272 @@
+"""A backend of transfers between SGLang's prefill and decode servers, whose states change when
+`llmsim emulate` has moved the KV.
+
+The classes take the places of those of a backend of SGLang's. A receiver says that its memory is
+reserved as it does with the metadata of its pages; a sender may then compute the prompt. What goes
+along with the KV, the first token among it, is the row of SGLang's own metadata buffers.
+"""
+
+import base64
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.clock import Clock
+
+BACKEND = "nixl"
+"""The backend that these servers name, in whose place this one is."""
+_FIRST_ROOM = 1
+"""SGLang takes the room 0 for metadata that have not come."""
+
+
+def room_of(row: int) -> int:
+    """The number under which both servers know a request."""
+    return row + _FIRST_ROOM
+
+
+class NoTransfers:
+    """Of a server that computes prompts and answers: nothing moves."""
+
+    def begins_pass(self) -> None:
+        """The scheduler looks again."""
+
+    def runs(self) -> None:
+        """A step begins."""
+
+    def finds_more(self) -> bool:
+        """Nothing runs; whether the next pass finds something at this time all the same."""
+        return False
+
+    def brought(self) -> None:
+        """First tokens have come along with KV."""
+
+
+class Transfers(NoTransfers):
+    """What the scheduler of a prefill or decode server knows of KV that moves, by row.
+
+    KV that has moved at the very end of a step is heard of with the next one, unless nothing runs.
+    """
+
+    def __init__(self, channel: Channel, clock: Clock) -> None:
+        self._channel, self._clock = channel, clock
+        self._asked_ps = -1
+        self._may_send: set[int] = set()
+        self._landed: dict[int, tuple[int, str]] = {}
+        """When KV has landed that nobody has heard of, and what came along with it."""
+        self._idle = False
+        """Nothing runs, and nothing has begun at this time."""
+        self._changed = False
+        """This pass has changed what the next one finds."""
+
+    def begins_pass(self) -> None:
+        """The scheduler looks again."""
+        self._asked_ps, self._changed = -1, False
+
+    def runs(self) -> None:
+        """A step begins."""
+        self._idle = False
+
+    def finds_more(self) -> bool:
+        """KV that has landed just now is heard of in another pass."""
+        heard_all, self._idle = self._idle, True
+        return self._changed or (bool(self._landed) and not heard_all)
+
+    def brought(self) -> None:
+        """Who ends with its first token makes room."""
+        self._changed = True
+
+    def reserved(self, row: int, cached: int) -> None:
+        """There is memory for a prompt, of which so many tokens are here."""
+        self._changed = True
+        self._channel.reserved_row(row, cached)
+
+    def sent(self, row: int, metadata: str) -> None:
+        """The KV of a prompt leaves, along with that."""
+        self._channel.sent(row, metadata)
+
+    def may_send(self, row: int) -> bool:
+        """The decode server has memory for the prompt."""
+        self._look()
+        return row in self._may_send
+
+    def landed(self, row: int) -> str | None:
+        """What came along with the KV; None: it has not landed. It is told once."""
+        self._look()
+        heard_ps = self._clock.now_ps() if self._idle else self._clock.now_ps() - 1
+        if row not in self._landed or self._landed[row][0] > heard_ps:
+            return None
+        self._changed = True
+        self._may_send.discard(row)
+        return self._landed.pop(row)[1]
+
+    def _look(self) -> None:
+        now_ps = self._clock.now_ps()
+        if self._asked_ps == now_ps:
+            return
+        self._asked_ps = now_ps
+        for row, at_ps, metadata in self._channel.transfers():
+            if metadata is None:
+                self._may_send.add(row)
+            else:
+                self._landed[row] = at_ps, metadata
+
+
+_TRANSFERS: Transfers | None = None
+
+
+def begin(channel: Channel, clock: Clock) -> Transfers:
+    """This process has the scheduler of a prefill or decode server."""
+    global _TRANSFERS
+    _TRANSFERS = Transfers(channel, clock)
+    return _TRANSFERS
+
+
+def _transfers() -> Transfers:
+    assert _TRANSFERS is not None, "the sockets are made before the first request"
+    return _TRANSFERS
+
+
+def use_backend() -> None:
+    """From now on SGLang's servers with a role get these classes, whatever backend they name."""
+    from sglang.srt.disaggregation import decode, prefill
+    from sglang.srt.disaggregation.utils import KVClassType, TransferBackend, get_kv_class
+    from sglang.srt.managers import disagg_service
+
+    makers: dict[Any, Callable[[Any], Any]] = {
+        KVClassType.MANAGER: _manager,
+        KVClassType.SENDER: _sender,
+        KVClassType.RECEIVER: _receiver,
+        KVClassType.BOOTSTRAP_SERVER: lambda _: _NoBootstrap,
+    }
+    classes = {
+        kind: make(get_kv_class(TransferBackend.FAKE, kind)) for kind, make in makers.items()
+    }
+
+    def class_of(backend: Any, kind: Any) -> Any:
+        return classes.get(kind) or get_kv_class(backend, kind)
+
+    for module in (decode, prefill, disagg_service):
+        module.get_kv_class = class_of
+
+
+class _NoBootstrap:
+    """SGLang's servers would ask it who the others are."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Nobody asks."""
+
+
+class _OneRank:
+    """What a decode server knows of a prefill server."""
+
+    dp_size = 1
+
+
+class _EveryPrefill:
+    """Every address is that of such a server."""
+
+    def get(self, address: str) -> type[_OneRank]:
+        return _OneRank
+
+
+def _manager(base: Any) -> Any:
+    class Manager(base):  # type: ignore[misc]
+        """Of one server; `kv_args` says where its metadata buffers are."""
+
+        prefill_info_table = _EveryPrefill()
+
+    return Manager
+
+
+def _sender(base: Any) -> Any:
+    """SGLang's fake sender, which waits for the decode server and for the links."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    class Sender(base):  # type: ignore[misc]
+        """Of one request, whose room says which. It sends the prompt's KV as a whole."""
+
+        conclude_state: Any
+
+        def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int, *_: Any, **__: Any):
+            super().__init__(mgr, bootstrap_addr, bootstrap_room)
+            self._row = bootstrap_room - _FIRST_ROOM
+            self._pages_left, self._slot = 0, -1
+
+        def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
+            """So many pages will be sent, and a row of the metadata buffers."""
+            super().init(num_kv_indices, aux_index)
+            self._pages_left = num_kv_indices
+            self._slot = -1 if aux_index is None else aux_index
+
+        def send(self, kv_indices: Any, *_: Any, **__: Any) -> None:
+            """Pages of a chunk; with the last ones, the row of metadata is complete."""
+            self._pages_left -= len(kv_indices)
+            if self._pages_left == 0:
+                self.has_sent = True
+                _transfers().sent(self._row, _row_of(self.kv_mgr.kv_args, self._slot))
+
+        def poll(self) -> Any:
+            """As of SGLang's."""
+            if self.conclude_state is None and self.has_sent:
+                if _transfers().landed(self._row) is None:
+                    return KVPoll.Transferring
+                self.conclude_state = KVPoll.Success
+            if self.conclude_state is not None:
+                return self.conclude_state
+            may_send = self.inited or _transfers().may_send(self._row)
+            return KVPoll.WaitingForInput if may_send else KVPoll.Bootstrapping
+
+    return Sender
+
+
+def _receiver(base: Any) -> Any:
+    """SGLang's fake receiver, which waits for the links."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    class Receiver(base):  # type: ignore[misc]
+        """Of one request, whose room says which."""
+
+        def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int) -> None:
+            super().__init__(mgr, bootstrap_addr, bootstrap_room)
+            self._row, self._slot = bootstrap_room - _FIRST_ROOM, -1
+
+        def send_metadata(
+            self,
+            kv_indices: Any,
+            aux_index: int | None = None,
+            state_indices: Any = None,
+            decode_prefix_len: int | None = None,
+            **_: Any,
+        ) -> None:
+            """The prefill server hears where the KV and the row of metadata belong."""
+            super().send_metadata(kv_indices, aux_index, state_indices, decode_prefix_len)
+            self._slot = -1 if aux_index is None else aux_index
+            _transfers().reserved(self._row, decode_prefix_len or 0)
+
+        def poll(self) -> Any:
+            """As of SGLang's."""
+            if self.has_sent_metadata and self.conclude_state is None:
+                metadata = _transfers().landed(self._row)
+                if metadata is None:
+                    return KVPoll.Transferring
+                _write_row(self.kv_mgr.kv_args, self._slot, metadata)
+            return super().poll()
+
+    return Receiver
+
+
+def _row_of(arguments: Any, slot: int) -> str:
+    """That row of all metadata buffers."""
+    parts = [
+        ctypes.string_at(start + slot * size, size)
+        for start, size in zip(arguments.aux_data_ptrs, arguments.aux_item_lens, strict=True)
+    ]
+    return base64.b64encode(b"".join(parts)).decode()
+
+
+def _write_row(arguments: Any, slot: int, row: str) -> None:
+    left = base64.b64decode(row)
+    for start, size in zip(arguments.aux_data_ptrs, arguments.aux_item_lens, strict=True):
+        ctypes.memmove(start + slot * size, left[:size], size)
+        left = left[size:]

@@ -1,0 +1,407 @@
+"""Prefill and decode servers of SGLang: what waits for KV, and both of them between clients, clock
+and links; SGLang itself where there is one.
+"""
+
+import asyncio
+import ctypes
+import itertools
+import json
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulation.stand_in_pair import Decode, Prefill
+from emulation.test_emulation import CLUSTER, DATASET
+from emulation.test_sglang import of_sglang
+
+from llmsim.api.preparation.prepare import Prepared
+from llmsim.cli import main
+from llmsim.config.errors import NotYetError
+from llmsim.emulation.devices import Devices
+from llmsim.emulation.emulate import Asked, Emulated, _Emulation, door_of
+from llmsim.emulation.engines.sglang import Sglang
+from llmsim.emulation.engines.sglang_api import Generate
+from llmsim.emulation.engines.sglang_flags import server_flags
+from llmsim.emulation.in_engine.clock import ClockPage
+from llmsim.emulation.in_engine.sglang import transfers as backend
+from llmsim.emulation.in_engine.sglang.transfers import Transfers
+from llmsim.emulation.load import Answer, Clients
+from llmsim.emulation.outcome import difference
+from llmsim.emulation.requests import engine_requests
+from llmsim.emulation.servers.doors import Stage
+from llmsim.emulation.servers.links import Prompts, PushLinks
+from llmsim.emulation.servers.of_instances import engine_stages, pushes_kv
+from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.scheduling.conformance.model_runner import ModelRunner
+from llmsim.simulation.run import simulate
+
+PAIR = "h100_llama31_8b_pd.json"
+PAIRS = "h100_llama31_8b_pd_2p1d.json"
+
+
+class Kv:
+    """A channel and a clock for what has moved."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.news: list[tuple[int, int, str | None]] = []
+        self.said: list[Any] = []
+
+    def now_ps(self) -> int:
+        return self.now
+
+    def transfers(self) -> list[tuple[int, int, str | None]]:
+        news, self.news = self.news, []
+        return news
+
+    def reserved_row(self, row: int, cached: int) -> None:
+        self.said.append((row, cached))
+
+    def sent(self, row: int, metadata: str) -> None:
+        self.said.append((row, metadata))
+
+
+def transfers_of(kv: Kv) -> Transfers:
+    return Transfers(kv, kv)  # type: ignore[arg-type]
+
+
+def test_what_lands_at_the_end_of_a_step_is_heard_of_later() -> None:
+    kv = Kv()
+    one = transfers_of(kv)
+    one.runs()
+    kv.now, kv.news = 50, [(3, 50, "m")]
+    assert one.landed(3) is None
+    kv.now = 51
+    assert one.landed(3) == "m"
+    assert one.landed(3) is None  # it is told once
+
+
+def test_who_runs_nothing_hears_of_it_at_once() -> None:
+    kv = Kv()
+    one = transfers_of(kv)
+    kv.now, kv.news = 50, [(3, 50, "m")]
+    assert one.landed(3) is None
+    assert one.finds_more()
+    one.begins_pass()
+    assert one.landed(3) == "m"
+    assert one.finds_more(), "what it held is free"
+    one.begins_pass()
+    assert not one.finds_more()
+
+
+def test_a_prompt_waits_for_memory_of_the_decode_server() -> None:
+    kv = Kv()
+    one = transfers_of(kv)
+    assert not one.may_send(4)
+    kv.now, kv.news = 9, [(4, 9, None)]
+    assert one.may_send(4)
+    assert not one.may_send(5)
+
+
+class _Fake:
+    """As much of a fake sender and receiver of SGLang as ours stand on."""
+
+    def __init__(self, mgr: Any, address: str, room: int) -> None:
+        self.kv_mgr, self.bootstrap_room = mgr, room
+        self.conclude_state = None
+        self.has_sent = self.inited = self.has_sent_metadata = False
+
+    def init(self, *_: Any) -> None:
+        self.inited = True
+
+    def send_metadata(self, *_: Any) -> None:
+        self.has_sent_metadata = True
+
+    def poll(self) -> Any:
+        return "Success" if self.has_sent_metadata else "WaitingForInput"
+
+
+class _Memory:
+    """Rows of two metadata buffers."""
+
+    def __init__(self) -> None:
+        self.buffers = [ctypes.create_string_buffer(4 * size) for size in (2, 3)]
+        self.aux_data_ptrs = [ctypes.addressof(one) for one in self.buffers]
+        self.aux_item_lens = [2, 3]
+
+    @property
+    def kv_args(self) -> "_Memory":
+        return self
+
+
+@pytest.fixture
+def kv(monkeypatch: pytest.MonkeyPatch) -> Kv:
+    """The transfers of this process, with SGLang's names of states."""
+    names = ("Failed", "Bootstrapping", "WaitingForInput", "Transferring", "Success")
+    base = types.ModuleType("sglang.srt.disaggregation.base")
+    base.KVPoll = types.SimpleNamespace(**{name: name for name in names})  # type: ignore[attr-defined]
+    for name in ("sglang", "sglang.srt", "sglang.srt.disaggregation"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, base.__name__, base)
+    kv = Kv()
+    monkeypatch.setattr(backend, "_TRANSFERS", transfers_of(kv))
+    return kv
+
+
+def test_a_senders_states_change_with_the_links(kv: Kv) -> None:
+    sender = backend._sender(_Fake)(_Memory(), "localhost:8998", backend.room_of(6))
+    assert sender.poll() == "Bootstrapping"
+    kv.now, kv.news = 5, [(6, 5, None)]
+    assert sender.poll() == "WaitingForInput"
+    sender.init(3, 1)
+    sender.send([0, 1])
+    assert sender.poll() == "WaitingForInput"
+    sender.send([2])
+    ((row, _),) = kv.said
+    assert (row, sender.poll()) == (6, "Transferring")
+    kv.now, kv.news = 70, [(6, 60, "m")]
+    assert sender.poll() == "Success"
+    assert sender.poll() == "Success"
+
+
+def test_what_goes_along_with_the_kv_is_a_row_of_metadata(kv: Kv) -> None:
+    there, here = _Memory(), _Memory()
+    for buffer, content in zip(there.buffers, (b"..ab....", b"......cde..."), strict=True):
+        buffer.raw = content.ljust(len(buffer), b".")
+    sender = backend._sender(_Fake)(there, "localhost:8998", backend.room_of(6))
+    sender.init(1, 1)
+    there.buffers[1].raw = b"...cde......"
+    sender.send([0])
+    ((_, metadata),) = kv.said
+    receiver = backend._receiver(_Fake)(here, "localhost:8998", backend.room_of(6))
+    assert receiver.poll() == "WaitingForInput"
+    receiver.send_metadata([0], 2, None, 17)
+    assert kv.said[-1] == (6, 17)
+    assert receiver.poll() == "Transferring"
+    kv.now, kv.news = 70, [(6, 60, metadata)]
+    assert receiver.poll() == "Success"
+    assert here.buffers[0].raw[4:6] + here.buffers[1].raw[6:9] == b"abcde"
+
+
+def test_flags_say_the_role() -> None:
+    options = ["--sglang-reserved-tokens", "77", "--enable-prefix-caching"]
+    prefill, decode = of_sglang(*options, cluster=PAIR).lowered.groups
+    words = server_flags(prefill, "m")
+    assert dict(itertools.pairwise(words))["--disaggregation-mode"] == "prefill"
+    assert not {"--num-reserved-decode-tokens", "--disable-radix-cache"} & set(words)
+    words = server_flags(decode, "m")
+    values = dict(itertools.pairwise(words))
+    assert values["--disaggregation-mode"] == "decode"
+    assert values["--num-reserved-decode-tokens"] == "77"
+    assert "--disaggregation-decode-enable-radix-cache" in words
+
+
+def test_a_decode_server_decides_itself_to_have_no_prefix_cache() -> None:
+    _, decode = of_sglang(cluster=PAIR).lowered.groups
+    assert not {"--disable-radix-cache", "--disaggregation-decode-enable-radix-cache"} & set(
+        server_flags(decode, "m")
+    )
+
+
+def test_both_servers_know_a_request_by_its_room() -> None:
+    prepared = of_sglang(cluster=PAIR)
+    requests = engine_requests(prepared.workload, stops=False)
+    stages = engine_stages(prepared)
+    rooms = {
+        Sglang().endpoint(stage.servers[0]).body(one, "m", prompt_alone=False)["bootstrap_room"]
+        for stage in stages
+        for one in requests[:2]
+    }
+    assert rooms == {1, 2}, "SGLang takes 0 for none"
+    alone = Generate(4096).body(requests[0], "m", prompt_alone=False)
+    assert "bootstrap_room" not in alone
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "said"),
+    [
+        (PAIRS, [], r"KV that SGLang's servers push by layer \(--kv-transfer layerwise\)"),
+        (PAIR, ["--kv-transfer-mode", "pull"], "KV that SGLang's servers pull"),
+    ],
+)
+def test_pairs_that_are_not_emulated_are_refused(
+    cluster: str, options: list[str], said: str
+) -> None:
+    prepared = of_sglang(*options, cluster=cluster)
+    with pytest.raises(NotYetError, match=f"^{said}"):
+        Sglang().check(prepared, [])
+        engine_stages(prepared)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "said"),
+    [
+        ({"enable_hierarchical_cache": True}, "HiCache of instances with a pd_type"),
+        ({"num_npus": 2, "pp_size": 2}, "pipeline stages of instances with a pd_type"),
+    ],
+)
+def test_prefill_servers_that_are_not_emulated_are_refused(
+    prefill: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    cluster = json.loads(CLUSTER.with_name(PAIR).read_text(encoding="utf-8"))
+    cluster["nodes"][0]["instances"][0] |= prefill
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` does not run this"):
+        Sglang().check(of_sglang(cluster=str(path)), [])
+
+
+def test_states_of_prefill_servers_are_refused(tmp_path: Path) -> None:
+    name = "h100_nemotron3_nano_tp2.json"
+    cluster = json.loads(CLUSTER.with_name(name).read_text(encoding="utf-8"))
+    (instance,) = cluster["nodes"][0]["instances"]
+    pair = [instance | {"pd_type": role} for role in ("prefill", "decode")]
+    cluster["nodes"][0] |= {"num_instances": 2, "instances": pair}
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    with pytest.raises(NotYetError, match=r"^layers with states of instances with a pd_type: "):
+        Sglang().check(of_sglang(cluster=str(path)), [])
+
+
+def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["emulate", "sglang", "--engine-python", sys.executable]
+    cluster = str(CLUSTER.with_name(PAIR))
+    assert main([*words, "--cluster-config", cluster, "--run-dir", "x", "--", "true"]) == 2
+    assert "a client after --: `llmsim emulate sglang` sends" in capsys.readouterr().err
+
+
+async def served(prepared: Prepared, folder: Path) -> Emulated:
+    stages = engine_stages(prepared)
+    groups = [server.first for stage in stages for server in stage.servers]
+    requests = engine_requests(prepared.workload, stops=False)
+    devices = [Devices(one, ModelRunner(requests, one.scheduler.speculation)) for one in groups]
+    tokens = prepared.workload.input_tokens.tolist()
+    senders: list[Clients] = []
+    prompts = Prompts(tokens.__getitem__, lambda row: senders[0].passed[row][0])
+    keeper = Keeper(folder, devices, PushLinks(prepared.lowered, prompts))
+    path, clock = str(keeper.socket_path), ClockPage(str(keeper.clock_path))
+    kinds = [
+        kind for stage, kind in zip(stages, (Prefill, Decode), strict=True) for _ in stage.servers
+    ]
+    async with keeper.listening():
+        engines = [
+            await asyncio.to_thread(kind, path, clock, number) for number, kind in enumerate(kinds)
+        ]
+        doors = iter(
+            door_of(group, engine.port, prepared.workload)
+            for engine, group in zip(engines, groups, strict=True)
+        )
+        each = [Stage([next(doors) for _ in one.servers], one.router) for one in stages]
+        endpoint = Sglang().endpoint(stages[0].servers[0])
+        clients = Clients(
+            keeper,
+            prepared.workload,
+            requests,
+            "m",
+            each,
+            endpoint,
+            at_once=pushes_kv(prepared.lowered),
+        )
+        senders.append(clients)
+        await asyncio.wait_for(clients.run(), 60)
+        keeper.close()
+        for engine in engines:
+            await asyncio.to_thread(engine.close)
+    asked = Asked(
+        [str(row) for row in range(len(requests))],
+        tokens,
+        prepared.workload.output_tokens.tolist(),
+    )
+    schedules = [one.schedule for one in devices]
+    return Emulated("stand-in", asked, clients.answers, schedules, 0, 0, 1.0, 0.0, 1.0, (), None)
+
+
+LOAD = "synthetic:n=24,rate=400,input=uniform:200-900,output=uniform:1-9,seed=3"
+NO_OVERLAP = ["--no-sglang-overlap", "--cost-source", "roofline", "--kv-transfer", "whole"]
+
+
+LOR = ["--request-routing-policy", "LOR", "--decode-routing-policy", "LOR"]
+
+
+def two_pairs(folder: Path) -> str:
+    """A cluster file with two prefill and two decode instances."""
+    cluster = json.loads(CLUSTER.with_name(PAIR).read_text(encoding="utf-8"))
+    node = cluster["nodes"][0]
+    prefill, decode = node["instances"]
+    node |= {"num_instances": 4, "instances": [prefill, prefill, decode, decode]}
+    path = folder / "pairs.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options"),
+    [
+        (PAIR, []),
+        (PAIRS, ["--request-routing-policy", "RR"]),
+        (PAIRS, LOR),
+        ("", LOR),
+    ],
+)
+def test_a_pair_between_clients_and_links_is_the_simulation(
+    cluster: str, options: list[str], tmp_path: Path
+) -> None:
+    """The stand-ins schedule as SGLang does where memory is plenty."""
+    cluster = cluster or two_pairs(tmp_path)
+    prepared = of_sglang("--dataset", LOAD, *NO_OVERLAP, *options, cluster=cluster)
+    outcome = asyncio.run(served(prepared, tmp_path))
+    assert difference(outcome, prepared) == ""
+    run = simulate(prepared.lowered, prepared.workload, prepared.simulation).requests
+    for row, answer in outcome.answers.items():
+        assert answer.token_ps[0] == run.first_token_ps[row]
+        assert answer.token_ps[-1] == run.finish_ps[row]
+        assert len(answer.token_ps) == run.emitted_tokens[row]
+
+
+SMALL = ["--block-size", "16", "--num-gpu-blocks-override", "100", "--sglang-reserved-tokens", "8"]
+SMALL += ["--dataset", "synthetic:n=20,rate=40,input=uniform:20-400,output=fixed:150,seed=4"]
+"""The pool of the decode server is too small for all."""
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize(
+    ("cluster", "options"),
+    [
+        (PAIR, ["--max-num-scheduled-tokens", "256"]),
+        (
+            PAIR,
+            ["--no-sglang-overlap", *SMALL],
+        ),
+        ("", LOR),
+    ],
+)
+def test_sglangs_pairs_are_the_simulation(
+    cluster: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two emulations give the same bytes."""
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
+    cluster = str(CLUSTER.with_name(cluster)) if cluster else two_pairs(tmp_path)
+    given = ["--cluster-config", cluster, *options]
+    given += [] if "--dataset" in options else ["--dataset", DATASET]
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        assert main([*words, *given, "--run-dir", str(folder)]) == 0
+        manifest = json.loads(capsys.readouterr().out)
+        assert (manifest["same_as_run"], manifest["deterministic"]) == (True, True)
+    for name in ("client.json", "requests.parquet"):
+        one, other = ((folder / name).read_bytes() for folder in folders)
+        assert one == other
+
+
+def test_what_engines_run_behind_the_last_answer_does_not_count() -> None:
+    """SGLang's decode servers compute a step more, which may end before somebody looks."""
+    one = _Emulation.__new__(_Emulation)
+    one._relay = None
+    one._keeper = types.SimpleNamespace(time=types.SimpleNamespace(now_ps=99))  # type: ignore[assignment]
+    answers = {0: Answer(5, [20, 40]), 1: Answer(30)}
+    assert one._ended_ps(answers, goes_on=False) == 40
+    assert one._ended_ps(answers | {2: Answer(60, refused="no")}, goes_on=False) == 60
+    assert one._ended_ps(answers, goes_on=True) == 99
+    answers[1].gave_up = True
+    assert one._ended_ps(answers, goes_on=False) == 99
