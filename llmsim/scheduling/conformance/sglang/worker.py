@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.engine_failure import words_of
@@ -70,27 +71,26 @@ def _server_steps(case: Case) -> list[Case]:
     ranks = dp_ranks.with_ranks(case)
     started = [_start(rank, [one for one in ranks if one is not rank]) for rank in ranks]
     dp_ranks.close(ranks)
-    return [step for child, read in started for step in _steps_of(child, read)]
+    return [step for child, written in started for step in _steps_of(child, written)]
 
 
-def _start(case: Case, others: Sequence[Case]) -> tuple[int, int]:
-    """A process with SGLang's scheduler, of which one can start only one, and where it writes;
-    the others are the server's other ranks.
+def _start(case: Case, others: Sequence[Case]) -> tuple[int, IO[str]]:
+    """A process with SGLang's scheduler, of which one can start only one, and the file that it
+    writes: a rank that has failed ends, whoever reads it. The others are the server's other ranks.
     """
-    read, write = os.pipe()
+    written = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  (its reader closes it)
     child = os.fork()
     if child == 0:
-        os.close(read)
         dp_ranks.close(others)
-        os._exit(_write_steps(case, write))
-    os.close(write)
-    return child, read
+        os._exit(_write_steps(case, written))
+    return child, written
 
 
-def _steps_of(child: int, read: int) -> list[Case]:
-    with os.fdopen(read, encoding="utf-8") as stream:
-        text = stream.read()
+def _steps_of(child: int, written: IO[str]) -> list[Case]:
     _, status = os.waitpid(child, 0)
+    with written:
+        written.seek(0)
+        text = written.read()
     if status != 0:
         return [{"failed": f"SGLang's process ended with status {status}"}]
     steps: list[Case] = json.loads(text)
@@ -100,17 +100,17 @@ def _steps_of(child: int, read: int) -> list[Case]:
     return steps
 
 
-def _write_steps(case: Case, write: int) -> int:
-    with os.fdopen(write, "w", encoding="utf-8") as stream:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        steps: list[Case] = []
-        try:
-            steps.extend(their_steps(case))
-        except Exception as error:
-            steps.append({"failed": f"SGLang's scheduler ends with {words_of(error)}"})
-        stream.write(json.dumps(steps))
+def _write_steps(case: Case, written: IO[str]) -> int:
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    steps: list[Case] = []
+    try:
+        steps.extend(their_steps(case))
+    except Exception as error:
+        steps.append({"failed": f"SGLang's scheduler ends with {words_of(error)}"})
+    written.write(json.dumps(steps))
+    written.flush()
     return 0
 
 

@@ -15,6 +15,11 @@ from llmsim.scheduling.conformance.sglang.loops.dp_ranks import Exchange
 from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
 
 
+def _is_of_a_collective(error: RuntimeError) -> bool:
+    """Whether torch's collectives have lost another rank."""
+    return "gloo" in str(error)
+
+
 class DpLoop(Loop):
     """One rank: it runs every round that any rank has work for."""
 
@@ -35,6 +40,10 @@ class DpLoop(Loop):
         try:
             yield from super().steps()
         except (EOFError, ConnectionError):
+            yield {"aborted": []}
+        except RuntimeError as error:
+            if not _is_of_a_collective(error):
+                raise
             yield {"aborted": []}
 
     def _agreed(self, value: Any) -> list[Any]:
