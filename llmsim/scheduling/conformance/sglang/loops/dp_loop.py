@@ -26,6 +26,7 @@ class DpLoop(Loop):
     def __init__(self, scheduler: Any, case: Case, copies: Copies | None = None) -> None:
         ranks, rank = case["config"]["dp_size"], case["rank"]
         self._exchange: Exchange = case["exchange"]
+        self._has_refreshed = False
         super().__init__(scheduler, case, copies)
         mine = [i for i, row in enumerate(self._order) if row % ranks == rank]
         self._order = [self._order[i] for i in mine]
@@ -66,6 +67,7 @@ class DpLoop(Loop):
         return latest
 
     def _launch(self, batch: Any) -> Iterator[Case]:
+        self._has_refreshed = False
         retracted = list(self._retracted)
         steps = list(super()._launch(batch))
         if batch.forward_mode.is_idle():
@@ -77,7 +79,15 @@ class DpLoop(Loop):
         return any(self._agreed(value))
 
     def _finds_more(self) -> bool:
-        return any(self._agreed(super()._finds_more()))
+        """Ranks count their passes apart: each refreshes once while nothing runs at one time."""
+        self._has_refreshed |= not self._passes.refreshes_later()
+        finds_new = self._passes.find_new(len(self._retracted))
+        return any(self._agreed(finds_new or not self._has_refreshed))
+
+    def _pass_time(self) -> None:
+        before_ps = self.now_ps
+        super()._pass_time()
+        self._has_refreshed &= self.now_ps == before_ps
 
     def _times_ahead(self) -> list[int]:
         return [time for times in self._agreed(super()._times_ahead()) for time in times]

@@ -30,12 +30,15 @@ class IdlePasses:
 
     def find_more(self, retracted: int) -> bool:
         """Whether the pass that has just ended without a batch leaves something to the next one."""
+        return self.find_new(retracted) or self.refreshes_later()
+
+    def find_new(self, retracted: int) -> bool:
+        """The same, but for what SGLang does once in several passes."""
         return (
             retracted > self._retracted_before
             or self._leaves_out
             or self._asks_for_writes()
             or self._counts_retries()
-            or self._refreshes_later()
         )
 
     def _note_loss(self, request: Any) -> bool:
@@ -61,7 +64,7 @@ class IdlePasses:
         """How often SGLang has thought of counting what the queue holds of the cache as used."""
         return int(self._scheduler.policy._waiting_prefix_refresh_calls)
 
-    def _refreshes_later(self) -> bool:
+    def refreshes_later(self) -> bool:
         """It thinks of it in each pass, and does it once in several; without an end, it has."""
         due = -(-self._refreshes_before // self._interval) * self._interval
         refreshes = self._refreshes
