@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from llmsim.api.cluster import Cluster
 from llmsim.config.engine.options import SAME_OPTION
-from llmsim.config.errors import LlmsimError
+from llmsim.config.errors import InputError, LlmsimError
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_inputs import RunInputs
@@ -201,7 +201,7 @@ def _with_changes(cluster: Cluster, changed: Mapping[str, Any]) -> Cluster:
 def _instances(fields: Fields) -> list[Fields]:
     """Every instance of a cluster file, those of its layouts included."""
     layouts = (fields.get("layouts") or {}).values()
-    of_nodes = [one for node in fields.get("nodes", []) for one in node["instances"]]
+    of_nodes = [one for node in fields.get("nodes", []) for one in node.get("instances", [])]
     return [*of_nodes, *(one for layout in layouts for one in layout)]
 
 
@@ -217,9 +217,11 @@ def _set_width(fields: Fields, width: int) -> None:
 
 
 def _set_instances(fields: Fields, number: int) -> None:
-    """As many instances in place of one."""
-    (node,) = fields["nodes"]
-    (instance,) = node["instances"]
+    """As many instances in place of one; raises InputError where there are several."""
+    nodes = fields.get("nodes", [])
+    if len(nodes) != 1 or len(_instances(fields)) != 1:
+        raise InputError("more instances are tried of a cluster that has one instance on one node")
+    (node,), (instance,) = nodes, _instances(fields)
     node.pop("num_instances", None)
     node["instances"] = [copy.deepcopy(instance) for _ in range(number)]
 

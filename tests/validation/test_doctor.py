@@ -16,7 +16,7 @@ from llmsim.api.preparation.prepare import prepare
 from llmsim.api.trials import Trial
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
-from llmsim.config.errors import InfeasibleError
+from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.lowering.adjust.calibration import calibration_of
 from llmsim.validation.fit.doctor import Diagnosis
 from llmsim.validation.fit.suspects import answers_at_once, tokens_at_once
@@ -151,6 +151,12 @@ def test_twice_as_many_devices_are_named_and_not_an_absurd_factor(tmp_path: Path
     found = trial_of(BUSY).diagnosis(trial_of(BUSY, cluster=path).recording(None), 0.0)
     assert found is not None and found.suspect.option == "tensor_parallel_size"
     assert found.suspect.value == 2
+
+
+def test_a_second_instance_is_not_tried_where_there_are_several() -> None:
+    pair = ROOT / "cluster_config" / "h100_llama31_8b_pd.json"
+    with pytest.raises(InputError, match="one instance on one node"):
+        trial_of(LIGHT, cluster=pair).recording(None, {"num_instances": 2})
 
 
 def withheld(tmp_path: Path, *hidden: object) -> Path:
