@@ -2202,7 +2202,7 @@ class OutsideCopies:
     def launched(self, group: int, end_ps: int) -> None:
         """A batch was launched, and ends then."""
 
-    def open(self, group: int) -> bool:
+    def is_open(self, group: int) -> bool:
         """Whether all that the group's batch waits for is there."""
 
     def next_event_ps(self) -> int | None:

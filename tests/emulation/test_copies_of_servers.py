@@ -72,20 +72,20 @@ def test_a_step_waits_for_copies_behind_the_steps_before(kind: str, opens_ms: in
     copies.store(0, 1, 1000)
     copies.formed(0, True, 0)
     copies.launched(0, 5 * MS)
-    assert copies.open(0)
+    assert copies.is_open(0)
     if kind == "flush":
         copies.flush(0, 1)
     else:
         copies.load_in_step(0, 2, 2000)
     copies.formed(0, True, MS)
     opened = []
-    while not copies.open(0):
+    while not copies.is_open(0):
         opened.append(copies.next_event_ps())
         copies.advance(opened[-1])
     assert opened[-1] == opens_ms * MS
     copies.flush(0, 1)
     copies.formed(0, True, 8 * MS)
-    assert copies.open(0)  # a store that has ended holds nobody
+    assert copies.is_open(0)  # a store that has ended holds nobody
 
 
 def test_numbers_that_are_none_are_refused() -> None:

@@ -259,6 +259,38 @@ def test_what_ended_before_a_horizon_ended_as_without_it(
     assert all((part >= 0).all() for part in cut.blame().values())
 
 
+def test_a_rank_whose_kv_lands_while_another_one_runs_waits_for_the_next_round() -> None:
+    """Ranks of a prefill server end their rounds apart here: once the first one asked again and
+    again for what it was to hear of with the next round.
+    """
+    prompts = [1, 22, 84, 130, 140, 152, 171, 1, 35, 29]
+    answers = [24, 30, 1, 1, 15, 28, 30, 1, 1, 30]
+    arrivals = [0, 0, 0, 0, 0, 0, 0, 1, 136, 61021]
+    requests = [(0, 1, 1)] * 10 + list(zip(arrivals, prompts, answers, strict=True))
+    cluster = Cluster(
+        prefill=[12, 5],
+        decode=[70],
+        both=[],
+        block_size=16,
+        max_seqs=8,
+        budget=256,
+        depth=1,
+        caching=False,
+        push=True,
+        sharing="FAIR",
+        bytes_per_s=100_000_000,
+        latency_ps=0,
+        layers=1,
+        bytes_per_token_and_layer=1000,
+        api_ps=0,
+        router="LOAD",
+        lockstep=True,
+        scheduler="sglang",
+    )
+    sim = run(requests, cluster)
+    assert np.isin(sim.requests()["status"], (3, 4, 5)).all()
+
+
 @pytest.mark.parametrize("blocks", [93, 95])
 def test_drafts_find_room_where_parked_prompts_hold_all_blocks(blocks: int) -> None:
     """Once those whose KV had come lacked a draft's slot to begin, or a prompt preempted itself for

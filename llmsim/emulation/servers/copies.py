@@ -34,7 +34,7 @@ class HostCopies:
 
     def is_open(self, core: int) -> bool:
         """Whether all that the step waits for is there."""
-        return self._copies.open(core)
+        return self._copies.is_open(core)
 
     def landed(self, now_ps: int) -> list[tuple[int, int]]:
         """The jobs that have ended by now, each behind the engine core that hears of it."""

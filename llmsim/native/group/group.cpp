@@ -501,11 +501,14 @@ void Group::report_reserved(Ps now) {
     posted_reads_.add(observer_->reserved(reserved.request, reserved.cached, now), now);
 }
 
+// Its lock-step group runs rounds: what lands at the end of one is heard of with the next one.
+bool Group::others_run() const { return passes_together() && lockstep_->runs_rounds(); }
+
 // Builds the batch of the next free slot; false when there is no slot or nothing to run.
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears = idle() && !others_run_ && !moved_.empty() && moved_.front().seen <= now;
+    const bool hears = idle() && !others_run() && !moved_.empty() && moved_.front().seen <= now;
     if (!hears) return false;
     hear_of_moved(now, now);
   }
@@ -670,7 +673,6 @@ void Group::note_times(const StepTimes& times, Ps now) {
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
 // other members to join it.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
-  others_run_ = passes_together() && round > 0;
   const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place(now);
   if (joins_idle_ || full() || has_offered) {
     tell_load(now);

@@ -283,7 +283,7 @@ class Group final : public Entity, public StepSink {
     const auto first = [](const std::deque<Arrival>& queue) {
       return queue.empty() ? kEndOfTime : queue.front().seen;
     };
-    const bool hears = !gated_ && num_offers_ == 0;
+    const bool hears = !gated_ && num_offers_ == 0 && !others_run();
     return std::min({hears ? first(moved_) : kEndOfTime, first(inbox_), first(aborts_)});
   }
   std::int32_t num_waiting() const { return scheduler_->num_waiting() + num_unseen(); }
@@ -446,6 +446,7 @@ class Group final : public Entity, public StepSink {
   bool answers_when_sent() const {
     return config_.role == Role::kPrefill && connector_->hears_at_output();
   }
+  bool others_run() const;
   // Until when a scheduler hears of what has moved, with the output of a step.
   Ps hears_until(const Slot& slot, Ps now) const;
   void note_preempting_step();
@@ -491,10 +492,8 @@ class Group final : public Entity, public StepSink {
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
-  std::size_t place_ = 0;     // among its members
-  bool idles_along_ = false;  // as its lock-step group says
-  // Its lock-step group runs rounds: it hears of what lands at the end of one with the next one.
-  bool others_run_ = false;
+  std::size_t place_ = 0;        // among its members
+  bool idles_along_ = false;     // as its lock-step group says
   std::size_t num_offers_ = 0;   // batches that wait for the other members' rounds
   std::size_t num_dummies_ = 0;  // in flight
   bool joins_idle_ = false;

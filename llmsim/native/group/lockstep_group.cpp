@@ -123,7 +123,7 @@ bool LockstepGroup::gather(Ps now) {
 // something in the next pass have all others pass along.
 bool LockstepGroup::passes_again(Ps now) {
   if (!std::ranges::all_of(members_, &Group::idle)) return false;
-  rounds_ = 0;
+  if (std::exchange(rounds_, 0) > 0) stir_all();  // who waited for the next round looks again
   if (!std::ranges::any_of(members_, &Group::asks_again)) return false;
   if (passed_at_ != std::exchange(passed_at_, now)) idle_passes_ = 0;
   if (++idle_passes_ > kMostEmptyBuilds)

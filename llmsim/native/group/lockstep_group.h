@@ -30,6 +30,8 @@ class LockstepGroup final : private StepSink {
   // The member has completed a batch, or is to hear of something: it is asked again for its offer.
   void stir(std::size_t member);
   std::span<Group* const> members() const { return members_; }
+  // A wave's first round has begun, and its end is not known.
+  bool runs_rounds() const { return rounds_ > 0; }
   // Whether members wait for each other to agree whether the wave has ended.
   bool about_to_agree() const { return !idle_along_ && !agreed_ && syncs(rounds_); }
   // Runs the rounds from now on; before the first one.

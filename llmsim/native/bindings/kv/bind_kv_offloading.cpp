@@ -28,7 +28,7 @@ static void bind_outside_copies(nb::module_& m) {
            "A batch is formed (`runs`: with requests), and what was asked for is submitted.")
       .def("launched", &OutsideCopies::launched, "group"_a, "end_ps"_a,
            "A batch was launched, and ends then.")
-      .def("open", &OutsideCopies::open, "group"_a,
+      .def("is_open", &OutsideCopies::open, "group"_a,
            "Whether all that the group's batch waits for is there.")
       .def(
           "next_event_ps",
