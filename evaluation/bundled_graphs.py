@@ -141,17 +141,21 @@ def _engine_differs(graph: IterationGraph, case: Path) -> bool:
     if found.exit_code:
         print(found.errors, file=sys.stderr)
         return True
-    devices = range(graph.ranks) if graph.topology is None else graph.topology.devices
-    kv = {
-        (device, node.id)
-        for device in devices
-        for node in read_trace(case / f"workload.{device}.et")
-        if "start_ps" in node.attributes
-    }
-    times, last_ps = found.times(), graph.duration_ps
-    landed = sorted(times[place][1] for place in kv)
+    ends_ps = {place: end_ps for place, (_, end_ps) in found.times().items()}
+    last_ps = graph.duration_ps
+    landed = sorted(ends_ps[place] for place in _places_of_kv(graph, case))
     expected = sorted(min(node.end_ps, last_ps) for node in graph.nodes if node.kind in KINDS)
-    return max(end for _, end in times.values()) != last_ps or landed != expected
+    ends_with_the_step = max(ends_ps.values()) == last_ps
+    return not ends_with_the_step or landed != expected
+
+
+def _places_of_kv(graph: IterationGraph, case: Path) -> Iterator[tuple[int, int]]:
+    """(device, node) of what moves KV in the traces."""
+    devices = range(graph.ranks) if graph.topology is None else graph.topology.devices
+    for device in devices:
+        for node in read_trace(case / f"workload.{device}.et"):
+            if "start_ps" in node.attributes:
+                yield device, node.id
 
 
 def _as_in_run(prepared: Prepared, batch: Round, graph: IterationGraph) -> bool:

@@ -3,7 +3,7 @@ options.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmsim.api.checked.run_inputs import RunInputs
     from llmsim.api.checked.run_options import RunOptions
     from llmsim.api.preparation.prepare import Compiled
+    from llmsim.core import Workload
     from llmsim.lowering import Calibration, LoweredDeployment
     from llmsim.validation import Comparison, Recording
     from llmsim.validation.fit.doctor import Diagnosis
@@ -28,11 +29,28 @@ WIDTHS = (TENSOR_PARALLEL_SIZE, "tp_size", "attn_tp_size", "ffn_tp_size", "num_n
 """Keys of an instance that grow with its tensor parallelism."""
 Fields = dict[str, Any]
 MOST = 20_000
-"""Requests of the largest log that the doctor looks at beside a comparison: some two minutes."""
+"""Requests of the largest log that the doctor looks at beside a comparison: one or two minutes."""
 LEFT_OUT = (
-    "the log doctor was left out, as it would simulate {:,} requests some 150 times; give "
+    "the log doctor was left out, as it would simulate {:,} requests some 200 times; give "
     "llmsim calibrate the log, or compare the first requests of it"
 )
+
+
+class _ReadOnce:
+    """A workload that many runs have, which is read once for each form that they need."""
+
+    def __init__(self, workload: Any) -> None:
+        self._workload = workload
+        self._read: dict[tuple[tuple[str, ...], int, int], Workload] = {}
+
+    def load(self, models: Sequence[str], granularity: int, limit: int) -> "Workload":
+        """The requests (`llmsim.api.workload.WorkloadSource`)."""
+        from llmsim.api.workload import workload_source
+
+        form = tuple(models), granularity, limit
+        if form not in self._read:
+            self._read[form] = workload_source(self._workload).load(*form)
+        return self._read[form]
 
 
 class Trial:
@@ -47,6 +65,7 @@ class Trial:
     ) -> None:
         self.settings = settings
         self._cluster, self._workload, self._done = cluster, workload, done
+        self._source = _ReadOnce(workload)
 
     def at_arrivals_of(self, log: Path) -> "Trial":
         """The same at the arrival times of a log."""
@@ -63,14 +82,13 @@ class Trial:
         """One run as a recording; `changed` options go before those of the cluster file."""
         from llmsim.api.preparation.prepare import with_workload
         from llmsim.api.verdicts.verdict import check_backend
-        from llmsim.api.workload import workload_source
         from llmsim.simulation.run import simulate
         from llmsim.validation.logs.recording import recording_of
 
         prepared = with_workload(
             self._compiled(changed or {}, calibration),
             self._settings(changed or {}, calibration),
-            workload_source(self._workload),
+            self._source,
             record_series=False,
             record_steps=False,
         )

@@ -136,30 +136,41 @@ class RecordedSteps:
 
     def round_at(self, place: int) -> Round:
         """The batches of the step at that place among all of the group's steps, dummies counted."""
-        iteration = int(np.searchsorted(self.worked, place))
-        works = iteration < len(self.worked) and self.worked[iteration] == place
-        members = self._of_member.values()
-        times = [(int(steps["start_ps"][place]), int(steps["end_ps"][place])) for steps in members]
+        times = self._member_times_ps(place)
         first, last = min(start for start, _ in times), max(end for _, end in times)
-        ends_before = [0] * len(members)
-        if place:
-            ends_before = [int(steps["end_ps"][place - 1]) for steps in members]
         return Round(
-            iteration if works else None,
+            self._iteration_at(place),
             place + 1,
             self._members,
             tuple(self._items(member, place) for member in self._members),
-            tuple(times),
+            times,
             self._accounting,
             self._transfers.during(first, last),
             self._network,
             tuple(self._node_spans.of(member, place) for member in self._members),
             tuple(self._drafts_of(member, place) for member in self._members),
-            tuple(ends_before),
+            self._ends_before_ps(place),
             tuple(self._adapters_of(member, place) for member in self._members),
             self._afd,
             self._attention_members,
         )
+
+    def _iteration_at(self, place: int) -> int | None:
+        """The iteration of the group's step at that place; None: it is a dummy."""
+        iteration = int(np.searchsorted(self.worked, place))
+        works = iteration < len(self.worked) and self.worked[iteration] == place
+        return iteration if works else None
+
+    def _member_times_ps(self, place: int) -> tuple[tuple[int, int], ...]:
+        """When each member's step at that place began and ended."""
+        members = self._of_member.values()
+        return tuple((int(one["start_ps"][place]), int(one["end_ps"][place])) for one in members)
+
+    def _ends_before_ps(self, place: int) -> tuple[int, ...]:
+        """When each member's step in front of that place ended; 0 in front of the first one."""
+        if place == 0:
+            return (0,) * len(self._of_member)
+        return tuple(int(steps["end_ps"][place - 1]) for steps in self._of_member.values())
 
     @cached_property
     def _node_spans(self) -> "_NodeSpans":

@@ -18,7 +18,7 @@ from llmsim.core import (
     TimeShare,
     Workload,
 )
-from llmsim.lowering import LoweredDeployment
+from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.energy.stays import Stay, stays_of
 from llmsim.results.invariants import check_invariants
 from llmsim.results.printed.notes import notes_of_run
@@ -141,20 +141,33 @@ def possible_causes(
     deployment: LoweredDeployment, workload: Workload, causes: Mapping[str, Int64]
 ) -> Mapping[str, Int64]:
     """Where latency went, without the causes that the run cannot have."""
-    plans = () if deployment.layouts is None else deployment.layouts.plans
-    lowered = (deployment, *(plan.lowered for plan in plans))
-    groups = [one for each in lowered for one in each.groups]
-    lockstep = [one for each in lowered for one in each.lockstep_groups]
-    has_images = workload.encoder_inputs is not None
-    encodes = any(not one.untimed_encoder for one in groups)
-    has_attention_apart = any(one.afd is not None for one in lockstep)
-    possible = {
-        "encoder_ps": has_images and encodes,
-        "m2n_ps": has_attention_apart,
-        "offload_ps": any(one.offload is not None for one in groups),
-        "reconfigure_ps": deployment.layouts is not None,
-    }
-    return {name: parts for name, parts in causes.items() if possible.get(name, True)}
+    impossible = set(_impossible_causes(deployment, workload))
+    return {name: parts for name, parts in causes.items() if name not in impossible}
+
+
+def _impossible_causes(deployment: LoweredDeployment, workload: Workload) -> Iterator[str]:
+    lowered = _with_its_layouts(deployment)
+    groups = [group for one in lowered for group in one.groups]
+    encodes = not all(group.untimed_encoder for group in groups)
+    if workload.encoder_inputs is None or not encodes:
+        yield "encoder_ps"
+    if not any(_has_attention_apart(one) for one in lowered):
+        yield "m2n_ps"
+    if all(group.offload is None for group in groups):
+        yield "offload_ps"
+    if deployment.layouts is None:
+        yield "reconfigure_ps"
+
+
+def _with_its_layouts(deployment: LoweredDeployment) -> list[LoweredDeployment]:
+    if deployment.layouts is None:
+        return [deployment]
+    return [deployment, *(plan.lowered for plan in deployment.layouts.plans)]
+
+
+def _has_attention_apart(lowered: LoweredDeployment) -> bool:
+    """Attention and FFN of some group are on devices of their own."""
+    return any(lockstep.afd is not None for lockstep in lowered.lockstep_groups)
 
 
 def _kv_transfers(
@@ -194,21 +207,21 @@ def _notes(
 ) -> tuple[str, ...]:
     """What only the run can say."""
     groups = deployment.groups
-    engines = [group.engine for group in groups]
-    schedulers = [group.scheduler for group in groups if group.scheduler is not None]
-    caches_prefixes = any(engine.enable_prefix_caching for engine in engines)
-    has_lora_slots = any(engine.max_loras is not None for engine in engines)
-    has_encoder_budgets = all(scheduler.encoder.step_tokens > 0 for scheduler in schedulers)
     notes = notes_of_run(
         results,
-        prefix_caching=caches_prefixes,
+        prefix_caching=any(group.engine.enable_prefix_caching for group in groups),
         open_loop=options.clients is None,
-        lora_slots=has_lora_slots,
+        lora_slots=any(group.engine.max_loras is not None for group in groups),
         untimed_adapters=_first(group.untimed_adapters for group in groups),
-        encoder_budgets=has_encoder_budgets,
+        encoder_budgets=all(map(_has_encoder_budget, groups)),
         untimed_encoder=_first(group.untimed_encoder for group in groups),
     )
     return notes if options.step_times is None else (*notes, options.step_times.note)
+
+
+def _has_encoder_budget(group: LoweredGroup) -> bool:
+    """A group that gets no requests needs none."""
+    return group.scheduler is None or group.scheduler.encoder.step_tokens > 0
 
 
 def _first(texts: Iterable[str]) -> str:

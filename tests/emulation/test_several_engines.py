@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,12 +13,14 @@ from emulation.test_emulation import CLUSTER, PULLS
 
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
+from llmsim.core import KvTransferColumns
 from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
 from llmsim.emulation.servers.links import Links, Prompts, PushLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
+from llmsim.lowering import LoweredDeployment
 from llmsim.simulation.run import simulate
 
 MS = 10**9
@@ -137,18 +139,35 @@ def test_whole_milliseconds_are_not_rounded(tmp_path: Path) -> None:
 LOAD = "synthetic:n=40,rate=200,input=uniform:200-3000,output=uniform:2-9,seed=5"
 
 
-@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
-def test_links_move_kv_as_the_run_does(name: str) -> None:
-    """Fed with the run's reservations, they land each prompt at the run's time."""
+class HandedOver(NamedTuple):
+    """A run with prefill and decode apart: when its KV moved, and between which groups."""
+
+    lowered: LoweredDeployment
+    columns: KvTransferColumns
+    prefill: list[int]
+    decode: list[int]
+    prompts: Prompts
+
+
+def handed_over(name: str, *options: str) -> HandedOver:
     cluster = str(CLUSTER.with_name(name))
-    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline", *PULLS]
-    prepared = prepare(checked_options(words))
+    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline"]
+    prepared = prepare(checked_options([*words, *options]))
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     columns = results.kv_transfers
     assert columns is not None
     prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
     tokens = prepared.workload.input_tokens.tolist()
-    links = Links(prepared.lowered, Prompts(tokens.__getitem__, prefill.__getitem__))
+    prompts = Prompts(tokens.__getitem__, prefill.__getitem__)
+    return HandedOver(prepared.lowered, columns, prefill, decode, prompts)
+
+
+@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
+def test_links_move_kv_as_the_run_does(name: str) -> None:
+    """Fed with the run's reservations, they land each prompt at the run's time."""
+    handed = handed_over(name, *PULLS)
+    columns, prefill, decode = handed.columns, handed.prefill, handed.decode
+    links = Links(handed.lowered, handed.prompts)
     landed: dict[int, list[tuple[int, int]]] = {}
 
     def pass_time(until_ps: int) -> None:
@@ -169,16 +188,9 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
 def test_links_push_kv_as_the_run_does(name: str) -> None:
     """Prefill engines hear a message's time behind a reservation that they may push."""
-    cluster = str(CLUSTER.with_name(name))
-    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline"]
-    words += ["--scheduler", "sglang", "--kv-transfer", "whole"]
-    prepared = prepare(checked_options(words))
-    results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
-    columns = results.kv_transfers
-    assert columns is not None
-    prefill, decode = columns.prefill_group.tolist(), results.requests.group.tolist()
-    tokens = prepared.workload.input_tokens.tolist()
-    links = PushLinks(prepared.lowered, Prompts(tokens.__getitem__, prefill.__getitem__))
+    handed = handed_over(name, "--scheduler", "sglang", "--kv-transfer", "whole")
+    columns, prefill, decode = handed.columns, handed.prefill, handed.decode
+    links = PushLinks(handed.lowered, handed.prompts)
     reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
     said = [(at_ps, decode[row], row) for row, at_ps in enumerate(reserved)]
     said += [(at_ps, prefill[row], row) for row, at_ps in enumerate(computed)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulation.same_bytes import check_same_bytes
 from emulation.test_emulation import CLUSTER, DATASET, EAGLE, NGRAM, emulated, prepared_run
 
 from llmsim.api.preparation.prepare import Prepared, prepare
@@ -400,17 +401,10 @@ def test_sglang_itself_is_the_simulation(
     cluster: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two emulations give the same bytes."""
-    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
     given = ["--cluster-config", str(CLUSTER.with_name(cluster)), *options]
     given += [] if "--dataset" in options else ["--dataset", DATASET]
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        assert main([*words, *given, "--run-dir", str(folder)]) == 0
-        manifest = json.loads(capsys.readouterr().out)
-        assert (manifest["same_as_run"], manifest["deterministic"]) == (True, True)
-    for name in ("client.json", "requests.parquet"):
-        one, other = ((folder / name).read_bytes() for folder in folders)
-        assert one == other
+    check_same_bytes([*words, *given], tmp_path, capsys)
 
 
 @pytest.mark.skipif(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulation.same_bytes import check_same_bytes
 from emulation.stand_in_pair import Decode, Prefill
 from emulation.test_emulation import CLUSTER, DATASET
 from emulation.test_sglang import of_sglang
@@ -137,7 +138,8 @@ def kv(monkeypatch: pytest.MonkeyPatch) -> Kv:
     """The transfers of this process, with SGLang's names of states."""
     names = ("Failed", "Bootstrapping", "WaitingForInput", "Transferring", "Success")
     base = types.ModuleType("sglang.srt.disaggregation.base")
-    base.KVPoll = types.SimpleNamespace(**{name: name for name in names})  # type: ignore[attr-defined]
+    states = types.SimpleNamespace(**{name: name for name in names})
+    base.KVPoll = states  # type: ignore[attr-defined]
     for name in ("sglang", "sglang.srt", "sglang.srt.disaggregation"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, base.__name__, base)
@@ -380,25 +382,19 @@ def test_sglangs_pairs_are_the_simulation(
     cluster: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two emulations give the same bytes."""
-    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"], "--json"]
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
     cluster = str(CLUSTER.with_name(cluster)) if cluster else two_pairs(tmp_path)
     given = ["--cluster-config", cluster, *options]
     given += [] if "--dataset" in options else ["--dataset", DATASET]
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        assert main([*words, *given, "--run-dir", str(folder)]) == 0
-        manifest = json.loads(capsys.readouterr().out)
-        assert (manifest["same_as_run"], manifest["deterministic"]) == (True, True)
-    for name in ("client.json", "requests.parquet"):
-        one, other = ((folder / name).read_bytes() for folder in folders)
-        assert one == other
+    check_same_bytes([*words, *given], tmp_path, capsys)
 
 
 def test_what_engines_run_behind_the_last_answer_does_not_count() -> None:
     """SGLang's decode servers compute a step more, which may end before somebody looks."""
     one = _Emulation.__new__(_Emulation)
     one._relay = None
-    one._keeper = types.SimpleNamespace(time=types.SimpleNamespace(now_ps=99))  # type: ignore[assignment]
+    clock = types.SimpleNamespace(now_ps=99)
+    one._keeper = types.SimpleNamespace(time=clock)  # type: ignore[assignment]
     answers = {0: Answer(5, [20, 40]), 1: Answer(30)}
     assert one._ended_ps(answers, goes_on=False) == 40
     assert one._ended_ps(answers | {2: Answer(60, refused="no")}, goes_on=False) == 60

@@ -52,10 +52,7 @@ def draw_front(points: Sequence[Point], x: Figure, y: Figure, ax: "Axes | None" 
     Raises InputError without matplotlib.
     """
     ax = new_axes(ax, x.name, y.name)
-    costs = [
-        (-one.x if x.more_is_better else one.x, -one.y if y.more_is_better else one.y)
-        for one in points
-    ]
+    costs = [(_cost(one.x, x), _cost(one.y, y)) for one in points]
     front = sorted((points[i] for i in pareto_front(costs)), key=lambda one: (one.x, one.y))
     ax.plot(
         [one.x for one in points], [one.y for one in points],
@@ -70,6 +67,11 @@ def draw_front(points: Sequence[Point], x: Figure, y: Figure, ax: "Axes | None" 
     if front:
         _name_points(ax, front, points)
     return ax
+
+
+def _cost(value: float, figure: Figure) -> float:
+    """Less is better."""
+    return -value if figure.more_is_better else value
 
 
 def _name_points(ax: "Axes", front: Sequence[Point], points: Sequence[Point]) -> None:

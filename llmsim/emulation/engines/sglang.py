@@ -187,28 +187,29 @@ def _check_group(group: LoweredGroup) -> None:
         _refuse(True, "an instance that gets no requests")
         return
     _refuse(engine.scheduler != SGLANG, f"--scheduler {engine.scheduler}")
-    windows = scheduler.window_pool.window > 0
-    by_role = group.native.role != _native.Role.BOTH
-    method = None if engine.speculation is None else engine.speculation.method
-    for is_so, what in (
-        (group.layout.pp > 1 and method is not None, "speculative_config on pipeline stages"),
-        (method is not None and method not in ALGORITHMS, f"speculative_config of {method}"),
-        (engine.scheduling_policy != "fcfs", "--scheduling-policy"),
-        (scheduler.decode_only, "--skip-prefill"),
-        (scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend"),
-        (
-            scheduler.host_cache.pages > 0 and (windows or scheduler.state_pool.slots > 0),
-            "HiCache of layers with windows or states",
-        ),
-        (scheduler.host_cache.pages > 0 and group.layout.pp > 1, "HiCache of pipeline stages"),
-        (scheduler.host_cache.pages > 0 and by_role, "HiCache of instances with a pd_type"),
-        (by_role and group.layout.pp > 1, "pipeline stages of instances with a pd_type"),
-        (
-            by_role and scheduler.state_pool.slots > 0,
-            "layers with states of instances with a pd_type",
-        ),
-    ):
-        _refuse(is_so, what)
+    _check_drafts(group)
+    _refuse(engine.scheduling_policy != "fcfs", "--scheduling-policy")
+    _refuse(scheduler.decode_only, "--skip-prefill")
+    _refuse(scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend")
+    has_stages, has_role = group.layout.pp > 1, group.native.role != _native.Role.BOTH
+    has_states = scheduler.state_pool.slots > 0
+    if scheduler.host_cache.pages > 0:
+        has_windows = scheduler.window_pool.window > 0
+        _refuse(has_windows or has_states, "HiCache of layers with windows or states")
+        _refuse(has_stages, "HiCache of pipeline stages")
+        _refuse(has_role, "HiCache of instances with a pd_type")
+    if has_role:
+        _refuse(has_stages, "pipeline stages of instances with a pd_type")
+        _refuse(has_states, "layers with states of instances with a pd_type")
+
+
+def _check_drafts(group: LoweredGroup) -> None:
+    speculation = group.engine.speculation
+    if speculation is None:
+        return
+    method = speculation.method
+    _refuse(group.layout.pp > 1, "speculative_config on pipeline stages")
+    _refuse(method not in ALGORITHMS, f"speculative_config of {method}")
 
 
 def _refuse(is_so: bool, what: str) -> None:

@@ -23,6 +23,7 @@ from llmsim.scheduling.conformance.connectors import (
 _BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
 _ROUTERS = ("--request-routing-policy", "--decode-routing-policy")
 """The options of the routers of prompts and of answers."""
+_ROLES = (_native.Role.PREFILL, _native.Role.DECODE, _native.Role.BOTH)
 
 
 @dataclass(frozen=True)
@@ -236,28 +237,36 @@ def _engine(group: LoweredGroup) -> tuple[Any, ...]:
 
 def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     """A server for each instance."""
-    lowered, options = prepared.lowered, prepared.simulation
-    transfers = lowered.kv_transfers
-    assert transfers is not None, "groups with roles hand KV over"
-    pushes = all(one.engine.scheduler == SGLANG for one in lowered.groups)
-    check = _check_push if pushes else _check_pull
-    check(transfers)
-    tables = [one.scheduler.kv.tables.windows for one in lowered.groups if one.scheduler]
+    groups, options = prepared.lowered.groups, prepared.simulation
+    _check_hand_over(prepared.lowered)
     _refuse_alone(
-        any(len(one) > 1 for one in tables),
+        any(map(_has_several_tables, groups)),
         "layers of several kinds, with windows or states, on instances with a pd_type",
         "remove the pd_type",
     )
-    roles = [group.native.role for group in lowered.groups]
-    _refuse(_native.Role.BOTH in roles, "instances with a role beside others without")
-    sides = [
-        [one for one in lowered.groups if one.native.role == role]
-        for role in (_native.Role.PREFILL, _native.Role.DECODE)
-    ]
-    if any(len(side) > 1 for side in sides):
+    prefills, decodes, others = (_with_role(role, groups) for role in _ROLES)
+    _refuse(bool(others), "instances with a role beside others without")
+    if len(prefills) > 1 or len(decodes) > 1:
         _check_several(prepared)
     routers = (options.router, options.decode_router)
-    return tuple(map(_stage, _ROUTERS, routers, sides))
+    return tuple(map(_stage, _ROUTERS, routers, (prefills, decodes)))
+
+
+def _with_role(role: "_native.Role", groups: Sequence[LoweredGroup]) -> list[LoweredGroup]:
+    return [one for one in groups if one.native.role == role]
+
+
+def _has_several_tables(group: LoweredGroup) -> bool:
+    """Of blocks: layers with windows or states have one of their own."""
+    return group.scheduler is not None and len(group.scheduler.kv.tables.windows) > 1
+
+
+def _check_hand_over(lowered: LoweredDeployment) -> None:
+    """NotYetError for KV that moves otherwise than between the engine's servers."""
+    assert lowered.kv_transfers is not None, "groups with roles hand KV over"
+    are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
+    check = _check_push if are_sglangs else _check_pull
+    check(lowered.kv_transfers)
 
 
 def _check_pull(transfers: "_native.KvTransferConfig") -> None:

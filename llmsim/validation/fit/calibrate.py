@@ -270,26 +270,35 @@ NOT_ENOUGH = (
 
 def refusal(report: CalibrationReport) -> str | None:
     """Why nothing is written; None where a constant was chosen, or where nothing needs one."""
-    another = [finding.sentence for finding in report.findings if finding.code in ANOTHER_SERVER]
+    another = _said(report, lambda finding: finding.code in ANOTHER_SERVER)
     if another:
         return (
             "the log does not match the options, and no constant of a machine stands for that: "
-            f"{'; '.join(another)}"
+            f"{another}"
         )
-    ends = [finding.sentence for finding in report.findings if finding.code == "range"]
-    if ends and held_out_means_percent(report.chosen) >= SICK_PERCENT:
+    at_range_end = _said(report, lambda finding: finding.code == "range")
+    left_percent = held_out_means_percent(report.chosen)
+    if at_range_end and left_percent >= SICK_PERCENT:
         return (
-            f"no constant explains the log: {'; '.join(ends)}, and the held-out means still differ "
-            f"by {held_out_means_percent(report.chosen):.2f} %"
+            f"no constant explains the log: {at_range_end}, and the held-out means still differ "
+            f"by {left_percent:.2f} %"
         )
-    if report.chosen.fitted or held_out_means_percent(report.unfitted) <= HELD_OUT_TARGET_PERCENT:
+    unfitted_percent = held_out_means_percent(report.unfitted)
+    if report.chosen.fitted or unfitted_percent <= HELD_OUT_TARGET_PERCENT:
         return None
-    reasons = [finding.sentence for finding in report.findings if finding.unsound]
-    said = "; ".join(reasons) if reasons else "what the model lacks is no constant of the machine"
+    reasons = _said(report, lambda finding: finding.unsound)
     return (
-        f"the held-out means differ by {held_out_means_percent(report.unfitted):.2f} %, but "
-        f"{NOT_ENOUGH}; nothing was written for {report.hardware}: {said}"
+        f"the held-out means differ by {unfitted_percent:.2f} %, but {NOT_ENOUGH}; nothing was "
+        f"written for {report.hardware}: {reasons or _LACKS}"
     )
+
+
+_LACKS = "what the model lacks is no constant of the machine"
+
+
+def _said(report: CalibrationReport, about: Callable[[Finding], bool]) -> str:
+    """Sentences of some of its findings."""
+    return "; ".join(finding.sentence for finding in report.findings if about(finding))
 
 
 def _refuse_other_work(real: Recording, simulated: Recording) -> None:

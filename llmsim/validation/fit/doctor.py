@@ -180,9 +180,6 @@ def diagnose(
     least = min(explained.score for _, explained in found)
     alike = max(ALIKE * least, least + ALIKE_PERCENT)
     suspect, explained = _likeliest([one for one in found if one[1].score <= alike])
-    another = min(doctor.at_best({}, axis).objective for axis in (ANY_SPEED, ANY_GAP))
-    if explained.score > AS_WELL_AS * another + AS_WELL_AS_PERCENT:
-        return None
     return Diagnosis(suspect, before, explained.score, explained.time_factor)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
+from llmsim.cli.commands.recordings.options import AsJson, SkipSeconds, check_skip_seconds
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.sizing.workers.watch import NOBODY, Watch
@@ -60,14 +61,6 @@ Out = Annotated[
         show_default=False,
     ),
 ]
-SkipSeconds = Annotated[
-    float,
-    typer.Option(
-        "--skip-seconds",
-        help="Leaves requests of the first seconds (cold engine) out of paired errors.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")]
 
 
 def command(
@@ -85,8 +78,7 @@ def command(
     from llmsim.export.json import json_text, write_json
     from llmsim.validation.logs.means_readers import read_means
 
-    if not 0 <= skip_seconds < float("inf"):
-        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    check_skip_seconds(skip_seconds)
     if str(log).startswith("-"):
         raise InputError(
             "the log comes first: llmsim calibrate LOG --cluster-config ... --dataset ..."

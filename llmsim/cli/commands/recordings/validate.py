@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from llmsim.cli.commands.recordings.options import AsJson, SkipSeconds, check_skip_seconds
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
 
@@ -27,13 +28,7 @@ def command(
         Path,
         typer.Argument(help="Names the folder or file of the simulated run.", show_default=False),
     ],
-    skip_seconds: Annotated[
-        float,
-        typer.Option(
-            "--skip-seconds",
-            help="Leaves requests of the first seconds (cold engine) out of paired errors.",
-        ),
-    ] = 2.0,
+    skip_seconds: SkipSeconds = 2.0,
     doctor: Annotated[
         bool,
         typer.Option(
@@ -42,9 +37,7 @@ def command(
             "log, and names the option that explains the log.",
         ),
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Prints JSON on stdout instead of Markdown.")
-    ] = False,
+    as_json: AsJson = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -71,8 +64,7 @@ def command(
     """
     from llmsim.export.files import atomic_writer, check_writable_folder
 
-    if not 0 <= skip_seconds < float("inf"):
-        raise InputError(f"--skip-seconds is {skip_seconds:g}; it must be 0 or more")
+    check_skip_seconds(skip_seconds)
     folder = None if out is None else check_writable_folder(out)
     texts = _compared(log, output, skip_seconds, plots, doctor)
     if folder is not None:
