@@ -15,7 +15,7 @@ SGLANG = {
     "max_num_seqs": "--max-running-requests",
     "max_num_batched_tokens": "--chunked-prefill-size",
 }
-"""Engine options of the cluster file, those of a rank, and SGLang's names for those of all ranks."""
+"""Engine options of the cluster file, of one rank, and SGLang's names for those of all ranks."""
 
 
 def vllm_arguments(plan: Plan, pool: Pool) -> list[str]:
