@@ -52,7 +52,7 @@ from llmsim.lowering.kv.sglang_pools import (
     pool_shares,
     state_pool,
     window_pool,
-    with_fewer_sequences,
+    with_sequences_of_pool,
     with_states,
 )
 from llmsim.lowering.network.base import NetworkView
@@ -224,7 +224,7 @@ def _plan(
     draft = _draft(deployment, group, options, request, offload, routes)
     hybrid = shares_blocks(group, model, tiers=options.tiers)
     ledger = _ledger(group, request, offload, draft, hybrid=hybrid)
-    group = with_fewer_sequences(group, ledger)
+    group = with_sequences_of_pool(group, ledger, request.max_model_len)
     return _Planned(group, request, stages, offload, draft, ledger)
 
 

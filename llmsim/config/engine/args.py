@@ -17,6 +17,7 @@ from llmsim.config.engine.defaults import (
     settle_host,
     settle_limits,
     settle_mode,
+    settle_sequences,
     settle_speculation,
 )
 from llmsim.config.engine.options import EngineOptions, scheduler_parameters
@@ -351,6 +352,7 @@ def resolve_engine(
     check_version(values, positions, profile)
     check_quick_reduce(values, positions, profile)
     _refuse_what_does_not_run_yet(values, positions)
+    settle_sequences(values, origin, positions, profile)
     settle_batch(values, origin, positions)
     settle_speculation(values, origin, positions, profile)
     settle_limits(values, origin, profile)

@@ -31,6 +31,18 @@ class StepLimits(Struct, frozen=True):
     prefill_schedule_interval: int
 
 
+def settle_sequences(
+    values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
+) -> None:
+    """SGLang runs few requests at once where it verifies drafts and nobody says how many
+    (`_handle_speculative_decoding`).
+    """
+    most, drafts = profile.max_num_seqs_with_drafts, values["speculative_config"] is not None
+    if drafts and most > 0 and "max_num_seqs" not in positions:
+        values["max_num_seqs"] = most
+        origin["max_num_seqs"] = f"engine profile {profile.name} (drafts)"
+
+
 def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Positions) -> None:
     """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is
     an error.
@@ -39,6 +51,8 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Posi
     if sequences == 0:
         # No limit: a step cannot hold more sequences than tokens.
         values["max_num_seqs"] = tokens
+    elif values["scheduler"] == SGLANG:
+        return  # no budget limits its steps of decodes
     elif sequences > tokens:
         if "max_num_seqs" in positions:
             position = positions["max_num_seqs"]("max_num_seqs")

@@ -78,6 +78,8 @@ class GraphRule(Struct, frozen=True):
     captures_token_budget: bool
     by_architecture: Mapping[str, tuple[range, ...]] = field(default_factory=dict)
     """Models of which the engine captures other sizes by default, whatever `max_num_seqs` is."""
+    drafting: tuple[range, ...] = ()
+    """SGLang's numbers of sequences whose drafts a graph verifies."""
 
     def sizes_of(
         self,
@@ -112,6 +114,16 @@ class GraphRule(Struct, frozen=True):
         if self.captures_token_budget and max_num_batched_tokens <= most:
             found.add(max_num_batched_tokens)
         return tuple(sorted(found))
+
+    def decodes_up_to(self, sequences: int, query: int) -> tuple[int, ...]:
+        """Tokens of SGLang's graphs of decodes of up to so many sequences, which are one of them;
+        ascending. A decode has `query` tokens.
+
+        Source: `generate_decode_cuda_graph_batch_sizes` of SGLang's arg_groups/cuda_graph_hook.py.
+        """
+        candidates = chain(*self.drafting) if query > 1 else chain(self.first_sizes, *self.ranges)
+        found = {count for count in candidates if count <= sequences} | {sequences}
+        return tuple(count * query for count in sorted(found))
 
 
 class PrefillGraphs(Struct, frozen=True):
@@ -165,6 +177,13 @@ class StaticMemory(Struct, frozen=True):
     floor_above_gib: int
     drafts_mib: float
     """For a drafter with a model of its own."""
+    by_use: bool = False
+    """Nothing is left out for graphs that are not captured, in prefill servers for decodes, and in
+    decode servers for prompts.
+    """
+    decodes_of_requests: bool = False
+    """No graph of decodes has more sequences than the most running requests, where they are known.
+    """
 
 
 def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
@@ -299,6 +318,8 @@ class EngineProfile(Struct, frozen=True):
     """None: the share of the memory is a constant."""
     prefill_graphs: PrefillGraphs | None = None
     """None: the sizes of decodes' graphs are also those of any batch."""
+    max_num_seqs_with_drafts: int = 0
+    """The default where drafts are verified, of all ranks together; 0: as without drafts."""
     vllm_release: str = ""
     """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any.
     """
@@ -490,6 +511,7 @@ def load_profile(name: str) -> EngineProfile:
         cuda_graphs=_graph_rule(data["cuda_graphs"]),
         memory=MemoryRules(**data["memory"]),
         static_memory=_static_memory(data.get("static_memory")),
+        max_num_seqs_with_drafts=data.get("max_num_seqs_with_drafts", 0),
         prefill_graphs=_prefill_graphs(data.get("prefill_graphs")),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
@@ -555,6 +577,7 @@ def _graph_rule(entry: Mapping[str, Any]) -> GraphRule:
         ranges=_ranges(entry["ranges"]),
         captures_token_budget=entry["captures_token_budget"],
         by_architecture=MappingProxyType({name: _ranges(special[name]) for name in special}),
+        drafting=_ranges(entry.get("drafting", ())),
     )
 
 
