@@ -8,13 +8,14 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from llmsim.config.deployment import ASSUMED_LINK_LATENCY_NS
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel
     from llmsim.model.types import Hardware
 
-LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
+LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = ASSUMED_LINK_LATENCY_NS, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
 for each device.
 """
