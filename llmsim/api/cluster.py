@@ -453,6 +453,16 @@ def _described(
     return f"{model}: {', '.join(parts)}"
 
 
+def links_in_a_server(device: str) -> dict[str, float]:
+    """What a file of one server states of its links where nothing but the data sheet is known: then
+    measured collectives keep their times.
+    """
+    from llmsim.model.hardware import data_sheet
+
+    link = data_sheet(device).intra_node_link_bytes_per_s / 1e9
+    return {"link_bw": link, "link_latency": LINK_LATENCY_NS}
+
+
 def link_between_nodes(sheet: "Hardware") -> float:
     """GB/s between nodes: a device's network card of its data sheet, else an assumption."""
     card = sheet.network_card_bytes_per_s
