@@ -313,8 +313,8 @@ def _loaded(
     layer.
     """
     routing = request.expert_routing
-    if isinstance(op, Moe) and routing.waits_for_fullest and source.kind != "bundle":
-        curve = _of_fullest_rank(op, curve, request)
+    if isinstance(op, Moe) and routing.waits_for_fullest:
+        curve = _of_fullest_rank(op, curve, source, request)
     cost = _op_cost(op, curve)
     if not isinstance(op, Moe) or routing.balanced:
         return cost
@@ -336,13 +336,13 @@ def _loaded(
     return replace(cost, sampled=table, source=f"{curve.source}, loads drawn ({routing.name})")
 
 
-def _of_fullest_rank(op: Moe, curve: Curve, request: CostRequest) -> Curve:
+def _of_fullest_rank(op: Moe, curve: Curve, source: CostSource, request: CostRequest) -> Curve:
     """Experts on several ranks take as long as the fullest one: of a router without preferences the
     expectation.
     """
     if request.expert_placement.ranks == 1:
         return curve
-    price = curve_price(op, curve.ps, peak_rates_of(request))
+    price = source.experts_us(op) or curve_price(op, curve.ps, peak_rates_of(request))
     ratio = fullest_ratio(op, len(curve.ps) - 1, request.expert_placement, price)
     longer = np.floor(curve.ps * ratio + 0.5).astype(np.int64)
     return replace(curve, ps=longer, source=f"{curve.source}, of the fullest rank")
