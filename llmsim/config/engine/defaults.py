@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
+from llmsim.config.engine.profile import EngineProfile, load_profile, profile_names
 from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
 from llmsim.config.engine.sglang.drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
@@ -150,7 +150,8 @@ def settle_speculation(
                 f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
                 "num_speculative_tokens"
             )
-        if speculation.method == "ngram" and values["async_scheduling"]:
+        on_host = speculation.method == "ngram" and not profile.v2_runner.drafts_by_ngram
+        if on_host and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(
                     f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
@@ -315,5 +316,7 @@ def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: Engin
         values["cudagraph_mode"] = "NONE"
         origin["cudagraph_mode"] += ", without a size that max_num_batched_tokens holds"
     values["cuda_graph_sizes"] = (
-        multiples(sizes, query) if values["cudagraph_mode"] != "PIECEWISE" else sizes
+        profile.cuda_graphs.whole(sizes, query)
+        if values["cudagraph_mode"] != "PIECEWISE"
+        else sizes
     )
