@@ -52,7 +52,7 @@ from llmsim.lowering.kv.sglang_pools import (
     pool_shares,
     state_pool,
     window_pool,
-    with_fewer_sequences,
+    with_sequences_of_pool,
     with_states,
 )
 from llmsim.lowering.network.base import NetworkView
@@ -117,6 +117,9 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
+
+_BLACKWELL = 10
+"""The compute capability of data centres' Blackwell cards."""
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
@@ -226,7 +229,7 @@ def _plan(
     draft = _draft(deployment, group, options, request, offload, routes)
     hybrid = shares_blocks(group, model, tiers=options.tiers)
     ledger = _ledger(group, request, offload, draft, hybrid=hybrid)
-    group = with_fewer_sequences(group, ledger)
+    group = with_sequences_of_pool(group, ledger, request.max_model_len)
     return _Planned(group, request, stages, offload, draft, ledger)
 
 
@@ -447,7 +450,11 @@ def _settled(
     group = with_indexed_blocks(group, model, hardware)
     architectures = tuple(architectures_of(model))
     limited = with_model_limits(
-        group.engine, model.max_position_embeddings, "the engine", architectures
+        group.engine,
+        model.max_position_embeddings,
+        "the engine",
+        architectures,
+        blackwell=is_data_center_blackwell(hardware),
     )
     limited = with_narrow_floats(limited, model)
     server = server_of(group, model, members_of(group, model), architectures)
@@ -470,6 +477,11 @@ def _settled(
 def compiles_scaling(engine: EngineArgs) -> bool:
     """Whether the engine's compiler converts inputs to fp8 inside of the operator before."""
     return load_profile(engine.engine_profile).compiles_scaling and not engine.enforce_eager
+
+
+def is_data_center_blackwell(hardware: Hardware | None) -> bool:
+    """Whether the card has compute capability 10 (B200, B300 and those beside Grace)."""
+    return hardware is not None and int(hardware.compute_capability or 0) == _BLACKWELL
 
 
 def second_stream_tokens(engine: EngineArgs, hardware: Hardware | None) -> int:
