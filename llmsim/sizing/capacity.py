@@ -1,10 +1,11 @@
 """The highest level of a load that a plan serves within its targets, by bisection."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llmsim.config.errors import InfeasibleError
+from llmsim.results.requests.ceilings import Ceiling
 from llmsim.sizing.load import CONCURRENCY, Load
 from llmsim.sizing.measure import Bench, Measured
 from llmsim.sizing.plan import Plan
@@ -76,27 +77,29 @@ def capacity(
     precision: float = PRECISION,
     floor: float = LOWEST,
     ceiling: float = HIGHEST,
+    missing: Measured | None = None,
     gives_up: bool = False,
 ) -> Capacity:
     """Doubles or halves from `start` until the targets are met and missed, then bisects.
 
-    With `gives_up` runs stop that are certain to be far beyond a target.
+    With `gives_up` runs stop that are certain to be far beyond a target, and those above a level
+    that meets the targets as soon as they are certain to miss one.
 
     A plan that meets them at `ceiling` is not driven further, and `beyond` is None; one that misses
-    them at `floor` has the level 0.
+    them at `floor` has the level 0. `missing` is a run above `start` that is known to miss them.
     The draws of every level are the same, so that nothing but the level differs.
     """
     whole = load.kind == CONCURRENCY
     lowest = max(1.0, math.floor(floor)) if whole else max(LOWEST, floor)
     lowest = min(lowest, ceiling)
 
-    def run(level: float) -> Measured:
+    def run(level: float, stops: Sequence[Ceiling]) -> Measured:
         requests = enough_requests(load, targets, level, fewest)
-        stops = targets.ceilings if gives_up else ()
-        return bench.measure(plan, load, level, requests, (targets.percentile,), stops)
+        given = stops if gives_up else ()
+        return bench.measure(plan, load, level, requests, (targets.percentile,), given)
 
     start = min(ceiling, max(lowest, round(start) if whole else start))
-    low, high = _bracket(run, targets, start, (lowest, ceiling))
+    low, high = _bracket(run, targets, start, (lowest, ceiling), missing)
     if low is None:
         missed = () if high is None else tuple(misses(high, targets))
         return Capacity(0.0, None, high, missed)
@@ -108,7 +111,7 @@ def capacity(
                 break
         elif high.level / low.level <= 1 + precision:
             break
-        found = run(middle)
+        found = run(middle, targets.limits)
         low, high = (low, found) if misses(found, targets) else (found, high)
     missed = () if high is None else tuple(misses(high, targets))
     return Capacity(low.level, low, high, missed)
@@ -126,21 +129,22 @@ def with_figures(
 
 
 def _bracket(
-    run: Callable[[float], Measured],
+    run: Callable[[float, Sequence[Ceiling]], Measured],
     targets: Targets,
     start: float,
     limits: tuple[float, float],
+    missing: Measured | None,
 ) -> tuple[Measured | None, Measured | None]:
     """The last level that meets the targets and the first beyond it that misses them.
 
     Where half the load misses the targets by as much, it is not the load that misses them, and the
     lowest level is tried next.
     """
-    low = high = None
+    low, high = None, missing
     level, worst = start, math.inf
     lowest, ceiling = limits
     while True:
-        found = run(level)
+        found = run(level, targets.ceilings if low is None else targets.limits)
         if missed := misses(found, targets):
             high = found
             if low is not None or level == lowest:
@@ -162,12 +166,13 @@ def able(
     targets: Targets,
     *,
     fewest: int,
-    gives_up: bool = False,
+    stops: Sequence[Ceiling] = (),
 ) -> tuple[Measured | None, list[Miss], str]:
-    """The run at the level that is asked for, what it misses, and why there is none."""
+    """The run at the level that is asked for, what it misses, and why there is none; a run that is
+    certain to end above one of `stops` is given up.
+    """
     requests = enough_requests(load, targets, load.level, fewest)
     percentiles = tuple(dict.fromkeys((50.0, 90.0, 95.0, 99.0, targets.percentile)))
-    stops = targets.ceilings if gives_up else ()
     try:
         found = bench.measure(plan, load, load.level, requests, percentiles, stops, sources=True)
     except InfeasibleError as error:

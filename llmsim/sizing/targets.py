@@ -119,8 +119,16 @@ class Targets:
     @property
     def ceilings(self) -> tuple[Ceiling, ...]:
         """Latencies of all requests that no load near the target's has."""
+        return self._ceilings(HOPELESS)
+
+    @property
+    def limits(self) -> tuple[Ceiling, ...]:
+        """The targets of all requests, for runs of which only whether they are missed matters."""
+        return self._ceilings(1.0)
+
+    def _ceilings(self, times: float) -> tuple[Ceiling, ...]:
         return tuple(
-            Ceiling(key, self.percentile, HOPELESS * most)
+            Ceiling(key, self.percentile, times * most)
             for key, most in self.most_ms
             if not class_of(key)
         )

@@ -182,7 +182,7 @@ def meets(bench: Bench, wanted: Plan, answer: Answer) -> bool:
             question.load,
             question.targets,
             fewest=FEWEST_VERIFIED,
-            gives_up=True,
+            stops=question.targets.limits,
         )
     except LlmsimError:
         return False

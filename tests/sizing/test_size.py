@@ -68,7 +68,7 @@ def everything(question: Question, most: int) -> list[Candidate]:
                 question.load,
                 question.targets,
                 fewest=FEWEST_VERIFIED,
-                gives_up=True,
+                stops=question.targets.limits,
             )
             one = Candidate(wanted, run, tuple(missed), problem)
             found += [one] if one.meets else []

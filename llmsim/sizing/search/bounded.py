@@ -48,8 +48,12 @@ class Bounded:
         """
         if question.load.kind == CONCURRENCY and self.role != "both":
             return 0.0
-        most_instances = max(1.0, limit / self._cost_alone(1, costs))
+        most_instances = max(1.0, self.most_instances(costs, limit))
         return question.load.level / most_instances
+
+    def most_instances(self, costs: Costs, limit: float) -> float:
+        """How many instances cost the limit."""
+        return limit / self._cost_alone(1, costs)
 
     def _cost_alone(self, count: int, costs: Costs) -> float:
         at = 1 if self.role == "decode" else 0

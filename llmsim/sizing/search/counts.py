@@ -102,7 +102,7 @@ def _run(
             question.load,
             question.targets,
             fewest=FEWEST_VERIFIED,
-            gives_up=gives_up,
+            stops=question.targets.ceilings if gives_up else (),
         )
     except LlmsimError as error:
         return None, [], str(error)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from llmsim.sizing.plan import Pool
 from llmsim.sizing.search.bounded import Bounded
 from llmsim.sizing.search.found import Found, Unit
+from llmsim.sizing.search.instances import Asked
 from llmsim.sizing.search.pairs import starts_of
 from llmsim.sizing.search.question import Costs
 from llmsim.sizing.workers.workers import Workers
@@ -58,7 +59,10 @@ class Measuring:
         tasks = []
         for one in batch:
             least_level = one.least_level(question, self._costs, limit)
-            tasks.append((one.plan, one.role, one.most, least_level, question))
+            most_instances = one.most_instances(self._costs, limit)
+            tasks.append(
+                Asked(one.plan, one.role, question, one.most, least_level, most_instances)
+            )
         for unit in self._workers.map(_UNIT, tasks):
             self._found.units.append(unit)
             self._keep_cost(unit)
