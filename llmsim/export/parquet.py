@@ -21,6 +21,7 @@ from llmsim.columns import (
     RequestDrafts,
 )
 from llmsim.core import Results, Status
+from llmsim.export.arrow_arrays import numbers, words
 from llmsim.export.files import atomic_writer
 
 if TYPE_CHECKING:
@@ -69,10 +70,12 @@ def record_batch(columns: Mapping[str, NDArray[Any]], schema: Sequence[Column]) 
     """Rows for `parquet_writer`; without columns, none."""
     import pyarrow as pa
 
+    kinds = _arrow_schema(schema)
     arrays = [
-        pa.array(np.asarray(columns.get(column.name, ()), dtype=column.dtype)) for column in schema
+        numbers(np.asarray(columns.get(one.name, ()), one.dtype), kinds.field(one.name).type)
+        for one in schema
     ]
-    return pa.record_batch(arrays, schema=_arrow_schema(schema))
+    return pa.record_batch(arrays, schema=kinds)
 
 
 def _arrow_schema(schema: Sequence[Column]) -> "pa.Schema":
@@ -134,10 +137,7 @@ def session_table(results: Results) -> "pa.Table":
 
     schema = _arrow_schema(FILES["sessions.parquet"])
     columns = session_files(results)
-    arrays = [
-        pa.array(columns[name][0], schema.field(name).type, mask=columns[name][1])
-        for name in schema.names
-    ]
+    arrays = [_arrow_array(*columns[name], schema.field(name).type) for name in schema.names]
     return pa.table(arrays, schema=schema)
 
 
@@ -155,8 +155,7 @@ def _request_batches(results: Results, schema: "pa.Schema") -> Iterator["pa.Reco
         rows = slice(start, min(start + _ROWS_AT_ONCE, len(results.workload)))
         columns = {**_identity(results, rows), **_progress(results, rows)}
         arrays = [
-            pa.array(columns[name][0], schema.field(name).type, mask=columns[name][1])
-            for name in schema.names[:-1]
+            _arrow_array(*columns[name], schema.field(name).type) for name in schema.names[:-1]
         ]
         yield pa.record_batch(
             [*arrays, _inter_token(results, rows, schema.field("itl_ps").type)], schema=schema
@@ -164,6 +163,11 @@ def _request_batches(results: Results, schema: "pa.Schema") -> Iterator["pa.Reco
 
 
 _Masked = tuple[Any, NDArray[np.bool_] | None]
+"""Numbers, and where they are missing; or words, None where there is none."""
+
+
+def _arrow_array(values: Any, missing: NDArray[np.bool_] | None, kind: "pa.DataType") -> "pa.Array":
+    return numbers(values, kind, missing) if isinstance(values, np.ndarray) else words(values)
 
 
 def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
@@ -234,7 +238,7 @@ def _inter_token(results: Results, rows: slice, list_type: "pa.DataType") -> "pa
     np.cumsum([len(itl) for itl in lists], out=offsets[1:])
     values = np.concatenate(lists) if lists else np.zeros(0, dtype=np.int64)
     return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values, type=pa.int64()), type=list_type
+        numbers(offsets, pa.int32()), numbers(values, pa.int64()), type=list_type
     )
 
 

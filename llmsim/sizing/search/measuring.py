@@ -60,9 +60,7 @@ class Measuring:
         for one in batch:
             least_level = one.least_level(question, self._costs, limit)
             most_instances = one.most_instances(self._costs, limit)
-            tasks.append(
-                Asked(one.plan, one.role, question, one.most, least_level, most_instances)
-            )
+            tasks.append(Asked(one.plan, one.role, question, one.most, least_level, most_instances))
         for unit in self._workers.map(_UNIT, tasks):
             self._found.units.append(unit)
             self._keep_cost(unit)

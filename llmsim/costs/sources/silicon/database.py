@@ -303,6 +303,16 @@ def _columns(file: TableFile, columns: tuple[str, ...]) -> dict[str, NDArray[np.
 
 
 def _values(column: Any) -> NDArray[np.generic]:
+    import pyarrow as pa
+
     if column.null_count and hasattr(column.type, "value_type"):
         column = column.cast(column.type.value_type)  # a dictionary gives what is null a word
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    array = column.combine_chunks()
+    if not array.null_count and not isinstance(array, pa.ChunkedArray):
+        if isinstance(array.type, pa.DictionaryType):
+            found: NDArray[np.generic] = np.array(array.dictionary.to_pylist(), dtype=np.object_)
+            found = found[np.from_dlpack(array.indices)]
+            return found
+        if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+            return np.from_dlpack(array)
+    return np.asarray(column.to_numpy(zero_copy_only=False))  # imports pandas, which is slow
