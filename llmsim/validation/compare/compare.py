@@ -189,8 +189,9 @@ def _statistics(real: Float64, simulated: Float64) -> dict[str, Value]:
     if not len(a) or not len(b):
         return dict.fromkeys(STATISTICS, Value(float("nan"), float("nan")))
     values = {"mean": Value(float(a.mean()), float(b.mean()))}
-    for q in PERCENTILES:
-        values[f"p{q}"] = Value(float(np.percentile(a, q)), float(np.percentile(b, q)))
+    at = (np.percentile(one, PERCENTILES).tolist() for one in (a, b))
+    for q, mine, theirs in zip(PERCENTILES, *at, strict=True):
+        values[f"p{q}"] = Value(mine, theirs)
     return values
 
 
