@@ -1,21 +1,29 @@
 """Logs of real servers: the engine's stamps, vLLM's benchmark, aiperf's records."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import finite, shown
-from llmsim.validation.logs.recording import UNKNOWN, Finding, Float64, Recording
+from llmsim.validation.logs.recording import (
+    UNKNOWN,
+    FailedRequests,
+    Finding,
+    Float64,
+    Recording,
+)
 from llmsim.validation.logs.units import benchmark_units, check_clocks
 
 Rows = Sequence[tuple[int, dict[str, Any]]]
 """Line number and object of each line of a JSONL file."""
 
+Row = TypeVar("Row")
+NS_PER_S = 1e9
 _STAMPS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 RECORDED_KINDS = (
     "vLLM engine log",
@@ -41,27 +49,26 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
     queue counts as 0. A request without a first or a last token (null) failed, and is left out with
     a finding.
     """
-    good = [
-        (line, row)
-        for line, row in rows
-        if all(row.get(name, 0) is not None for name in _STAMPS[2:])
+    named = [
+        (str(row.get("request_id", index)), line, row) for index, (line, row) in enumerate(rows)
     ]
+    good, failed = partitioned(named, lambda one: _has_tokens(one[2]))
     if not good:
         raise InputError(
             f"{path}: none of its {len(rows)} requests has a first and a last token", file=str(path)
         )
-    failed, rows = failed_findings(len(rows) - len(good), len(rows)), good
     stamps = {
-        name: np.array([_number(path, line, row, name) for line, row in rows]) for name in _STAMPS
+        name: np.array([_number(path, line, row, name) for _, line, row in good])
+        for name in _STAMPS
     }
     check_clocks(path, stamps)
     offset = float(np.min(stamps["queued_ts"] - stamps["arrival_time"]))
     arrival = stamps["arrival_time"] + offset
-    findings = [*failed, *_order(arrival, stamps)]
+    findings = [*failed_findings(len(failed), len(rows)), *_order(arrival, stamps)]
     return Recording(
         source=str(path),
         kind="vLLM engine log",
-        request_id=tuple(str(row.get("request_id", index)) for index, (_, row) in enumerate(rows)),
+        request_id=tuple(name for name, _, _ in good),
         arrival_s=arrival - arrival.min(),
         ttft_s=stamps["first_token_ts"] - arrival,
         latency_s=stamps["last_token_ts"] - arrival,
@@ -70,16 +77,28 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
                 count_of(f"{path}:{line}: input_toks", row["input_toks"])
                 if "input_toks" in row
                 else UNKNOWN
-                for line, row in rows
+                for _, line, row in good
             ],
             dtype=np.int64,
         ),
         output_tokens=np.array(
-            [count_of(f"{path}:{line}: output_toks", row.get("output_toks")) for line, row in rows],
+            [
+                count_of(f"{path}:{line}: output_toks", row.get("output_toks"))
+                for _, line, row in good
+            ],
             dtype=np.int64,
         ),
         findings=tuple(findings),
+        failed=FailedRequests.of(
+            ((name, row.get("arrival_time")) for name, _, row in failed),
+            float(stamps["arrival_time"].min()),
+        ),
     )
+
+
+def _has_tokens(row: dict[str, Any]) -> bool:
+    """Whether a request of the engine's log has a first and a last token."""
+    return all(row.get(name, 0) is not None for name in _STAMPS[2:])
 
 
 def _order(arrival: Float64, stamps: dict[str, Float64]) -> list[Finding]:
@@ -106,7 +125,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     lengths = [
         count_of(f"{path}: output_lens[{row}]", data["output_lens"][row]) for row in range(count)
     ]
-    good = [row for row in range(count) if not errors[row] and lengths[row] > 0]
+    good, failed = partitioned(range(count), lambda row: not errors[row] and lengths[row] > 0)
     if not good:
         raise InputError(
             f"{path}: none of its {count} requests succeeded; there is nothing to compare",
@@ -126,7 +145,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     inputs = _list(path, data, "input_lens", count)
     pooled = np.concatenate(gaps)
     findings = (
-        failed_findings(count - len(good), count)
+        failed_findings(len(failed), count)
         + backwards_findings(ttft, total)
         + benchmark_units(data, ttft)
     )
@@ -149,6 +168,9 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         output_tokens=outputs,
         itl_s=pooled if len(pooled) else None,
         findings=tuple(findings),
+        failed=FailedRequests.of(
+            ((str(row), start[row] if start else None) for row in failed), float(arrival.min())
+        ),
     )
 
 
@@ -239,7 +261,14 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         for line, row in rows
         if row["metadata"].get("benchmark_phase", "profiling") == "profiling"
     ]
-    good = [(line, row) for line, row in measured if not row.get("error") and row.get("metrics")]
+    named = [
+        (str(row["metadata"].get("session_num", index)), line, row)
+        for index, (line, row) in enumerate(measured)
+    ]
+    succeeded, failed = partitioned(
+        named, lambda one: not one[2].get("error") and bool(one[2].get("metrics"))
+    )
+    good = [(line, row) for _, line, row in succeeded]
     if not good:
         raise InputError(
             f"{path}: none of its {len(rows)} records is of a request that succeeded",
@@ -247,7 +276,7 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         )
     start = (
         np.array([_number(path, line, row["metadata"], "request_start_ns") for line, row in good])
-        / 1e9
+        / NS_PER_S
     )
     pooled = _chunk_latencies(path, good)
     ttft, latency = (
@@ -257,9 +286,7 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
     return Recording(
         source=str(path),
         kind="aiperf records",
-        request_id=tuple(
-            str(row["metadata"].get("session_num", index)) for index, (_, row) in enumerate(good)
-        ),
+        request_id=tuple(name for name, _, _ in succeeded),
         arrival_s=start - start.min(),
         ttft_s=ttft,
         latency_s=latency,
@@ -267,8 +294,13 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         output_tokens=_tokens(path, good, "output_sequence_length", needed=True),
         itl_s=pooled,
         findings=(
-            *failed_findings(len(measured) - len(good), len(measured)),
+            *failed_findings(len(failed), len(measured)),
             *backwards_findings(ttft, latency),
+        ),
+        failed=FailedRequests.of(
+            ((name, row["metadata"].get("request_start_ns")) for name, _, row in failed),
+            float(start.min()) * NS_PER_S,
+            NS_PER_S,
         ),
     )
 
@@ -330,6 +362,17 @@ def _tokens(
             UNKNOWN if value is None else count_of(f"{path}:{line}: metrics.{name}", value)
         )
     return np.array(counts, dtype=np.int64)
+
+
+def partitioned(
+    rows: Iterable[Row], succeeded: Callable[[Row], bool]
+) -> tuple[list[Row], list[Row]]:
+    """The rows of requests that succeeded, and the others."""
+    good: list[Row] = []
+    failed: list[Row] = []
+    for row in rows:
+        (good if succeeded(row) else failed).append(row)
+    return good, failed
 
 
 def failed_findings(failed: int, total: int) -> list[Finding]:
