@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.validation.logs.fields import count_of, finite_number, partitioned
+from llmsim.validation.logs.findings import backwards_findings, failed_findings
 from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording
-from llmsim.validation.logs.servers import (
-    backwards_findings,
-    count_of,
-    failed_findings,
-    finite_number,
-    partitioned,
-)
-
-KINDS = ("GuideLLM report", "Inference-Perf records")
-"""`Recording.kind` of what this module reads."""
 
 
 def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
@@ -43,7 +35,7 @@ def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
     ttft = _column(where, rows, "time_to_first_token_ms") / 1e3
     return Recording(
         source=str(path),
-        kind=KINDS[0],
+        kind="GuideLLM report",
         request_id=tuple(str(row.get("request_id", number)) for number, row in enumerate(rows)),
         arrival_s=start - start.min(),
         ttft_s=ttft,
@@ -88,7 +80,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
     pooled = np.concatenate(gaps)
     return Recording(
         source=str(path),
-        kind=KINDS[1],
+        kind="Inference-Perf records",
         request_id=tuple(str(number) for number, _ in good),
         arrival_s=begin - begin.min(),
         ttft_s=ttft,
