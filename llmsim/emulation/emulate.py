@@ -111,6 +111,7 @@ def emulate(
         check_workload(
             prepared.workload,
             hands_over=len(stages) > 1,
+            at_once=pushes_kv(prepared.lowered),
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
@@ -132,12 +133,6 @@ def _check_before_client(lowered: LoweredDeployment) -> None:
         raise NotYetError(
             "--endpoint: the requests of a client after -- take no time of the API server beside "
             "api_latency_ns; leave the option out, or give --dataset in place of the client"
-        )
-    if pushes_kv(lowered):
-        raise NotYetError(
-            "a client after --: `llmsim emulate sglang` sends the requests of a trace alone to "
-            "prefill and decode instances; give --dataset in place of the client, or remove the "
-            "pd_type"
         )
 
 
@@ -343,7 +338,9 @@ class _Emulation:
             return
         stages = self._doors([server.port for server in servers])
         api = self._engine.openai
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages, api)
+        self._relay = relay = Relay(
+            self._keeper, self._api_ps, self._joins, stages, api, at_once=self._pushes
+        )
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())

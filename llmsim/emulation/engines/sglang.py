@@ -197,10 +197,9 @@ def _check_group(group: LoweredGroup) -> None:
         has_windows = scheduler.window_pool.window > 0
         _refuse(has_windows or has_states, "HiCache of layers with windows or states")
         _refuse(has_stages, "HiCache of pipeline stages")
-        _refuse(has_role, "HiCache of instances with a pd_type")
-    if has_role:
-        _refuse(has_stages, "pipeline stages of instances with a pd_type")
-        _refuse(has_states, "layers with states of instances with a pd_type")
+        decodes = group.native.role == _native.Role.DECODE
+        _refuse(decodes, 'HiCache of instances with the pd_type "decode"')
+    _refuse(has_role and has_stages, "pipeline stages of instances with a pd_type")
 
 
 def _check_drafts(group: LoweredGroup) -> None:

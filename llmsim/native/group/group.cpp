@@ -224,13 +224,29 @@ void Group::drop_aborted(Ps now) {
       continue;
     }
     aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(kept));
-    const auto status = static_cast<Status>(sequences_[request].status);
-    if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
-      continue;  // it has finished meanwhile
+    drop(request, now);
+  }
+}
+
+void Group::drop(RequestId request, Ps now) {
+  const auto status = static_cast<Status>(sequences_[request].status);
+  const bool is_here =
+      status == Status::kWaiting || status == Status::kRunning || status == Status::kParked;
+  auto what = GroupObserver::Dropped::kRequest;
+  if (is_here) {
+    if (connector_ != nullptr && connector_->awaits_drain(request)) {
+      what = GroupObserver::Dropped::kKv;
+      std::erase_if(moved_, [request](const Arrival& one) { return one.request == request; });
+    }
     scheduler_->abort(request);
     note_left(request, now);
-    if (observer_ != nullptr) observer_->dropped(request, config_.index, now);
+  } else if (!answers_when_sent()) {
+    return;  // it has finished meanwhile
+  } else if (status == Status::kPending) {  // its engine has it, and may not compute it yet
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    log_.cancelled[request] = now;
   }
+  if (observer_ != nullptr) observer_->dropped(request, config_.index, what, now);
 }
 
 void Group::note_left(RequestId request, Ps now) {
@@ -482,11 +498,15 @@ void Group::hear_of_moved(Ps launched, Ps now) {
   while (!moved_.empty() && moved_.front().seen <= launched) {
     const RequestId request = moved_.front().request;
     moved_.pop_front();
-    if (answers_when_sent()) --unsent_;
-    if (connector_->transferred(request)) continue;
-    note_left(request, now);
-    completion_->failed(request, now);
+    hear_of_moved_kv(request, now);
   }
+}
+
+void Group::hear_of_moved_kv(RequestId request, Ps now) {
+  if (answers_when_sent()) --unsent_;
+  if (connector_->transferred(request)) return;
+  note_left(request, now);
+  completion_->failed(request, now);
 }
 
 Ps Group::hears_until(const Slot& slot, Ps now) const {
@@ -723,7 +743,8 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   note(output_encoder_, output_times_.size(),
        costs_.program().encoder_ps(slot.batch.features.encoder));
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
-  if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
+  // First, as in vLLM: their tokens are dropped. SGLang's loop hears of them with its next pass.
+  if (!aborts_.empty() && !answers_when_sent()) drop_aborted(now);
   const std::size_t before = finished.size();
   if (!slot.batch.empty()) {
     update(slot.batch, finished);
