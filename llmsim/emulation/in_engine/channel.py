@@ -24,9 +24,11 @@ class News:
     """What happens to KV that is pushed."""
 
     MAY_SEND = "may send"
-    """Blocks are reserved for it, which its prefill engine is told."""
+    """Blocks are reserved for it, which its prefill engine is told, with the number of leading
+    tokens that the decode engine has.
+    """
     LANDED = "landed"
-    """It is there, which both engines are told."""
+    """It is there, which both engines are told, with the metadata of the prompt."""
     REFUSED = "refused"
     """Nobody wants it, which its prefill engine is told."""
     DRAINED = "drained"
@@ -108,9 +110,9 @@ class Channel:
         """A decode engine no longer wants the KV of a prompt, for which it has reserved blocks."""
         self._said(["withdrawn", row])
 
-    def transfers(self) -> list[tuple[int, int, str, str]]:
+    def transfers(self) -> list[tuple[int, int, str, Any]]:
         """What has happened to KV that is pushed since it was asked: row, when, what (one of
-        `News`), and what came along with the KV.
+        `News`), and what came along with that.
         """
         return [(row, at_ps, what, more) for row, at_ps, what, more in self._asked(["moved", None])]
 

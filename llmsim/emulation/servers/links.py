@@ -87,7 +87,8 @@ class PushLinks(Links):
         """A prefill engine pushes the KV of so many more tokens of a prompt; its end comes with
         metadata.
         """
-        self._said.append((core, _Does.SENDS, row, tokens))
+        does = _Does.SENDS_END if metadata else _Does.SENDS
+        self._said.append((core, does, row, tokens))
         if metadata:
             self._metadata[row] = metadata
 
@@ -103,17 +104,25 @@ class PushLinks(Links):
         """
         self._take_place(now_ps)
         whole = self._transfers.advance(now_ps)
-        heard: list[tuple[int, Any]] = []
-        for side, what, rows in (
-            (_PREFILL, News.MAY_SEND, self._transfers.take_told()),
-            (_PREFILL, News.REFUSED, self._transfers.take_refused()),
-            (_DECODE, News.DRAINED, self._transfers.take_drained()),
-        ):
-            heard += [(self._cores[row][side], (row, now_ps, what, "")) for row in rows]
+        told, refused = self._transfers.take_told(), self._transfers.take_refused()
+        drained = self._transfers.take_drained()
+        heard: list[tuple[int, Any]] = [
+            *(self._heard(row, _PREFILL, now_ps, News.MAY_SEND, self._known[row]) for row in told),
+            *(self._heard(row, _PREFILL, now_ps, News.REFUSED) for row in refused),
+            *(self._heard(row, _DECODE, now_ps, News.DRAINED) for row in drained),
+        ]
         for row in whole:
-            news = row, now_ps, News.LANDED, self._metadata.pop(row)
-            heard += [(core, news) for core in self._cores[row]]
+            metadata = self._metadata.pop(row)
+            heard += [
+                self._heard(row, side, now_ps, News.LANDED, metadata)
+                for side in (_PREFILL, _DECODE)
+            ]
         return heard
+
+    def _heard(
+        self, row: int, side: int, now_ps: int, what: str, more: object = None
+    ) -> tuple[int, Any]:
+        return self._cores[row][side], (row, now_ps, what, more)
 
     def _take_place(self, now_ps: int) -> None:
         said, self._said = sorted(self._said, key=_turn), []
@@ -121,15 +130,15 @@ class PushLinks(Links):
             if does is _Does.RESERVES:
                 self._known[row] = tokens
                 super().reserved(core, row, tokens, now_ps)
-            elif does is _Does.SENDS:
-                self._send(row, tokens, now_ps)
-            else:
+            elif does is _Does.WITHDRAWS:
                 self._transfers.withdrawn(row, self._cores[row], now_ps)
+            else:
+                self._send(row, tokens, now_ps, is_last=does is _Does.SENDS_END)
 
-    def _send(self, row: int, tokens: int, now_ps: int) -> None:
+    def _send(self, row: int, tokens: int, now_ps: int, *, is_last: bool) -> None:
         """The end of a prompt is sent whether or not there are tokens left."""
         self._known[row] += tokens
-        known = self._prompts.tokens(row) if row in self._metadata else self._known[row]
+        known = self._prompts.tokens(row) if is_last else self._known[row]
         self._transfers.sends(row, known, now_ps)
 
 
@@ -138,7 +147,8 @@ class _Does(IntEnum):
 
     RESERVES = 0
     SENDS = 1
-    WITHDRAWS = 2
+    SENDS_END = 2
+    WITHDRAWS = 3
 
 
 _PREFILL, _DECODE = 0, 1
@@ -147,4 +157,5 @@ _PREFILL, _DECODE = 0, 1
 
 def _turn(said: tuple[int, _Does, int, int]) -> tuple[int, int]:
     core, does, *_ = said
-    return does, core
+    sends = does in (_Does.SENDS, _Does.SENDS_END)  # in the order of the batch
+    return _Does.SENDS if sends else does, core

@@ -308,7 +308,7 @@ class Keeper:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
             pass
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, IndexError) as error:
             self.fail(NoProgressError(f"a step cannot be timed: {error}"))
         finally:
             if actor is not None:

@@ -246,7 +246,7 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
 // SGLang sends whole pages, and what is left of them with the next chunk.
 void KvTransfers::computed(const Item& item, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[at(item.request)];
-  if (!config_.chunked || kv_transfer.brought || holding_) return;
+  if (!config_.chunked || kv_transfer.brought || kv_transfer.prefill_dropped || holding_) return;
   const std::int32_t known = makes_known(item), page = table_of(kv_transfer).block_size;
   const std::int32_t to = known / page * page;
   if (to > kv_transfer.sent && to < kv_transfer.needed) send_all(item.request, to, now, now);
@@ -318,8 +318,9 @@ void KvTransfers::dropped(RequestId request, std::int32_t group, Dropped what, P
   if (drains(kv_transfer)) {
     if (group == kv_transfer.prefill_group) return dropped_by_prefill(request, now);
     kv_transfer.decode_dropped = true;
-    if (what == Dropped::kKv) send_message(request, Kind::kWithdrawn, now);
-    return;
+    if (what == Dropped::kRequest) return;
+    kv_transfer.closed = false;  // its KV may be there, unheard of
+    return send_message(request, Kind::kWithdrawn, now);
   }
   if (group == kv_transfer.prefill_group) {
     kv_transfer.prefill_dropped = true;

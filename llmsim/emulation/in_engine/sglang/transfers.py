@@ -51,7 +51,8 @@ class Transfers(NoTransfers):
     def __init__(self, channel: Channel, clock: Clock) -> None:
         self._channel, self._clock = channel, clock
         self._asked_ps = -1
-        self._may_send: set[int] = set()
+        self._may_send: dict[int, int] = {}
+        """Of prompts whose KV may be sent, how many leading tokens need not be."""
         self._landed: dict[int, tuple[int, str]] = {}
         """When KV has landed that nobody has heard of, and what came along with it."""
         self._ended: dict[str, dict[int, int]] = {News.REFUSED: {}, News.DRAINED: {}}
@@ -104,13 +105,17 @@ class Transfers(NoTransfers):
         self._look()
         return row in self._may_send
 
+    def known(self, row: int) -> int:
+        """Leading tokens of such a prompt that the decode server has."""
+        return self._may_send[row]
+
     def landed(self, row: int) -> str | None:
         """What came along with the KV; None: it has not landed. It is told once."""
         self._look()
         if row not in self._landed or self._landed[row][0] > self._heard_ps():
             return None
         self.changes()
-        self._may_send.discard(row)
+        self._may_send.pop(row, None)
         return self._landed.pop(row)[1]
 
     def is_refused(self, row: int) -> bool:
@@ -123,7 +128,7 @@ class Transfers(NoTransfers):
 
     def forgets(self, row: int) -> None:
         """Nobody asks again for the KV of this request."""
-        self._may_send.discard(row)
+        self._may_send.pop(row, None)
         self._landed.pop(row, None)
 
     def _has_ended(self, what: str, row: int) -> bool:
@@ -139,11 +144,11 @@ class Transfers(NoTransfers):
         if self._asked_ps == now_ps:
             return
         self._asked_ps = now_ps
-        for row, at_ps, what, metadata in self._channel.transfers():
+        for row, at_ps, what, more in self._channel.transfers():
             if what == News.MAY_SEND:
-                self._may_send.add(row)
+                self._may_send[row] = more
             elif what == News.LANDED:
-                self._landed[row] = at_ps, metadata
+                self._landed[row] = at_ps, more
             else:
                 self._ended[what][row] = at_ps
                 self._last_news_ps = at_ps
@@ -237,6 +242,10 @@ def _sender(base: Any) -> Any:
             super().__init__(mgr, bootstrap_addr, bootstrap_room)
             self._row = bootstrap_room - _FIRST_ROOM
             self._pages_left, self._slot = 0, -1
+
+        def pop_decode_prefix_len(self) -> int:
+            """The decode server has so many leading tokens."""
+            return _transfers().known(self._row)
 
         def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
             """So many pages will be sent, and a row of the metadata buffers."""
