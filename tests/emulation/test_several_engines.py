@@ -149,9 +149,9 @@ class HandedOver(NamedTuple):
     prompts: Prompts
 
 
-def handed_over(name: str, *options: str) -> HandedOver:
+def handed_over(name: str, *options: str, load: str = LOAD) -> HandedOver:
     cluster = str(CLUSTER.with_name(name))
-    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline"]
+    words = ["--cluster-config", cluster, "--dataset", load, "--cost-source", "roofline"]
     prepared = prepare(checked_options([*words, *options]))
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     columns = results.kv_transfers
@@ -185,15 +185,15 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
         assert landed[row] == [(prefill[row], at_ps), (decode[row], at_ps)]
 
 
-WHOLE_PROMPTS = ["--kv-transfer", "chunked"]
-WHOLE_PROMPTS += ["--max-num-batched-tokens", "65536", "--max-num-scheduled-tokens", "65536"]
-"""No prompt has several chunks."""
+CHUNKED = ["--kv-transfer", "chunked"]
+SHORT = LOAD.replace("200-3000", "20-200")
+"""Prompts of which no chunk is cut."""
 
 
 @pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
 def test_links_push_kv_as_the_run_does(name: str) -> None:
     """Prefill engines hear a message's time behind a reservation that they may push."""
-    handed = handed_over(name, "--scheduler", "sglang", *WHOLE_PROMPTS)
+    handed = handed_over(name, "--scheduler", "sglang", *CHUNKED, load=SHORT)
     columns, prefill, decode = handed.columns, handed.prefill, handed.decode
     links = PushLinks(handed.lowered, handed.prompts)
     reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
