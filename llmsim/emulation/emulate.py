@@ -43,8 +43,8 @@ STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
-_IDLE_SHARE = 0.005
-"""A process that computes less of its time does not compute: it looks whether it may."""
+_IDLE_SHARE = 0.03
+"""A server that computes less of its time does not compute: its processes look whether they may."""
 _LOOK_S = 0.5
 
 
@@ -154,11 +154,12 @@ class Stall:
             self._since_s = now_s
         if now_s - self._since_s < STALL_S / 4:
             return False
-        cpu_s = sum(map(cpu_seconds, self._pids()))
+        pids = self._pids()
+        cpu_s, looks_s = sum(map(cpu_seconds, pids)), _IDLE_SHARE * STALL_S * len(pids)
         if self._cpu_s < 0:
             self._cpu_s = self._last_cpu_s = cpu_s
             self._idle_since_s = self._since_s
-        if cpu_s - self._last_cpu_s > _IDLE_SHARE * STALL_S:
+        if cpu_s - self._last_cpu_s > looks_s:
             self._last_cpu_s, self._idle_since_s = cpu_s, now_s
         return now_s - self._idle_since_s > STALL_S or cpu_s - self._cpu_s > STALL_S
 

@@ -396,6 +396,7 @@ class Clients:
                 await self._read_answer(due, reader)
             else:
                 await self._read_prompt(due, reader)
+                self._check_computed(due)
         except RefusedError as error:
             self._refuse(due, str(error))
         finally:
@@ -440,6 +441,11 @@ class Clients:
                 self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
                 self._keeper.clients_work()
             self._keeper.read(tokens)
+
+    def _check_computed(self, due: _Due) -> None:
+        """A server that ends without a token has not computed the prompt."""
+        if (due.row, due.stage) not in self._computed:
+            raise RefusedError("the prompt was not computed")
 
     async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:
         row, wanted = due.row, self._requests[due.row].output_tokens

@@ -12,6 +12,9 @@ from llmsim.scheduling.conformance.vllm.request import LiveRequest
 _PREFILL = "localhost"
 """Where a decode server would ask for the prefill server; it does not."""
 
+_ABORT = "abort"
+"""Why an answer ends that SGLang's scheduler does not give."""
+
 
 class _Meta(msgspec.Struct, frozen=True):
     finish_reason: dict[str, Any] | None = None
@@ -60,8 +63,11 @@ class Generate:
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings; RefusedError where SGLang refuses the request."""
         heard = _events.decode(event)
+        reason = heard.meta_info.finish_reason or {}
         if heard.error is not None:
             raise RefusedError(str(heard.error.get("message", heard.error)))
+        if reason.get("type") == _ABORT:
+            raise RefusedError(str(reason.get("message", reason)))
         return len(heard.output_ids)
 
 

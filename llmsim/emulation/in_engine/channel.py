@@ -67,6 +67,10 @@ class Channel:
         """Somebody waits for an answer of the engine core itself, which does not settle before."""
         self._said(["asked for"])
 
+    def answers(self) -> None:
+        """The engine core answers that now."""
+        self._said(["answers"])
+
     def received(self, request: str, tokens: int) -> None:
         """A request that a client sent is here, with so many tokens."""
         self._said(["received", request, tokens])

@@ -266,6 +266,12 @@ class Relay:
                 self._heard(row, tokens)
                 return
 
+    def asks_engine(self) -> None:
+        """What is no request for tokens waits at an engine core, and holds up nobody."""
+        for one in self._all():
+            if one.row < 0 and one.at is _At.API_SERVER:
+                one.moved.set()
+
     def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
         """An engine core gives tokens; returns how many messages are under way for them."""
         prompt = self._prompts.get(row)
@@ -553,6 +559,17 @@ class Relay:
             self._clock.leaves(one.row)
         one.task.cancel()
 
+    def _leave_prompt(self, one: _Exchange) -> None:
+        """The server that computes the prompt of a request that has been refused goes on without
+        its client.
+        """
+        prompt = self._prompts.get(one.row)
+        if prompt is None or prompt.task is None or not self.answers[one.row].refused:
+            return
+        if prompt.at is _At.ENGINE:
+            self._clock.leaves(one.row)
+        prompt.task.cancel()
+
     async def _is_answered(self, reader: asyncio.StreamReader) -> bool:
         """Whether a server has computed a prompt; what it samples is discarded."""
         status = await reader.readline()
@@ -586,6 +603,8 @@ class Relay:
                 one.waiting += [size, data]
                 if len(data) == 2:
                     return
+                if one.row in self.answers and _ERROR in data.decode(errors="replace"):
+                    self.answers[one.row].refused = data.decode(errors="replace")
                 self._read(one, data)
         body = await reader.readexactly(int(header(head, "content-length") or 0))
         one.waiting.append(body)
@@ -606,6 +625,7 @@ class Relay:
         """The answer is complete."""
         reached = one.at is _At.ENGINE
         one.at, one.tells = _At.ENDED, True
+        self._leave_prompt(one)
         if self._exchanges.pop(one.row, None) is not None and one.row in self.passed:
             self._stages[one.stage].left(one.door)
         one.moved.set()

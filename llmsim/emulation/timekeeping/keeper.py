@@ -26,6 +26,8 @@ NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve`
 TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
+_NO_ROW = -1
+"""Of what is no request for tokens."""
 _TICK_S = 0.001
 """How often time passes when it goes by the wall clock."""
 
@@ -75,6 +77,10 @@ class Messages(Protocol):
 
     def received(self, row: int, tokens: int) -> None:
         """The engine core has a request."""
+        ...
+
+    def asks_engine(self) -> None:
+        """The engine core has a question, which it answers later."""
         ...
 
     def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
@@ -133,6 +139,8 @@ class Keeper:
         """Engine cores that wait for a time or for something to do."""
         self._on_its_way: Counter[int] = Counter()
         """By row, servers that a request has been sent to, and that have not received it."""
+        self._questions = 0
+        """Of clients, which wait until an engine core has ended a step."""
         self._leaving: Counter[int] = Counter()
         """By row, engine cores that have still to hear that its client has left."""
         self._left: set[int] = set()
@@ -415,9 +423,11 @@ class Keeper:
             case "park":
                 self.time.waits(actor, None)
             case "asked for":
-                if actor.doing is Doing.SETTLES:
-                    self.time.works(actor)
-                    self._answer(actor, None)
+                self._hear_question(actor)
+            case "answers":
+                if self._questions:
+                    self._questions -= 1
+                    self.sent(_NO_ROW)
             case "doze":
                 self.time.waits(actor, rest[0])
                 self._dozing.add(actor)
@@ -429,6 +439,19 @@ class Keeper:
                 self._moves.unparks(actor)
                 if self._ranks is not None:
                     self._ranks.stirs(actor)
+
+    def _hear_question(self, actor: Actor) -> None:
+        """A question is not under way while the engine core waits for the end of a step, behind
+        which it answers.
+        """
+        if actor.doing is Doing.SETTLES:
+            self.time.works(actor)
+            self._answer(actor, None)
+        elif actor.until_ps is not None and self._on_its_way[_NO_ROW]:
+            self._questions += 1
+            self._reaches(_NO_ROW)
+            if self.relay is not None:
+                self.relay.asks_engine()
 
     def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
