@@ -17,9 +17,10 @@ run: $(STAMP)
 		--output outputs/example.csv --run-dir outputs/example
 
 # Each of the processes starts with one half of the tests, whole files so that their fixtures are made once, and takes
-# over from the other when it is done first. Plain `pytest` runs them one after the other.
+# over from the other when it is done first. Plain `pytest` runs them one after the other. They write the bytecode of tests,
+# which takes as long to make as the whole collection.
 test: $(STAMP) $(TOOLS)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations=12
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal --durations=12
 
 # The tests with the wheel of PYTHON's version, installed in an environment of its own, in a copy of the tree without the
 # package's folder: what users have. Tests of the sources skip there. TESTS names fewer.

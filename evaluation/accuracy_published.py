@@ -10,6 +10,7 @@ from accuracy_data import needed
 from msgspec.structs import replace
 
 from llmsim.api.checked.run_options import RunOptions
+from llmsim.api.cluster import links_in_a_server
 from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InfeasibleError, NotYetError
@@ -216,7 +217,7 @@ def _options(run: Published, trace: Path, scratch: Path, engine: tuple[str, ...]
     }
     cluster = scratch / "cluster.json"
     cluster.write_text(
-        json.dumps({"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}),
+        json.dumps({"num_nodes": 1, **links_in_a_server("H100"), "nodes": [node]}),
         encoding="utf-8",
     )
     return checked_options(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import llmsim
+from llmsim.api.cluster import links_in_a_server
 from llmsim.cli.arguments import OneSentenceParser
 
 TEXT = """# Predictions
@@ -65,7 +66,7 @@ def cluster(one: Deployment) -> dict[str, Any]:
     }  # fmt: skip
     node = {"num_instances": 1, "instances": [instance]}
     node["cpu_mem"] = {"mem_size": 1024, "mem_bw": 512, "mem_latency": 0}
-    return {"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}
+    return {"num_nodes": 1, **links_in_a_server(one.hardware), "nodes": [node]}
 
 
 def predict(one: Deployment) -> dict[str, Any]:

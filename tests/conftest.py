@@ -1,5 +1,6 @@
 """What holds for all tests, however and wherever they are run."""
 
+import gc
 import os
 import signal
 
@@ -16,3 +17,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 # interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What is collected stays until the end: looking for garbage in it takes half of the collection.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for again, in what tests make alone."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """What was collected is garbage now; native objects are counted as leaks where it stays."""
+    gc.unfreeze()

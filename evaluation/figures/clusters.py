@@ -60,8 +60,14 @@ def instance(device: Json, model: str, tp: int = 1, role: str | None = None) -> 
     return {"model_name": model, **device, "num_npus": tp, "tp_size": tp, "pd_type": role}
 
 
-def cluster(instances: list[Json], link_bw: float, cpu: Json | None = None, **node: Any) -> Json:
+def cluster(
+    instances: list[Json],
+    link_bw: float,
+    cpu: Json | None = None,
+    link_latency: int = 0,
+    **node: Any,
+) -> Json:
     """One node with these instances; `node` adds keys such as `power`."""
     memory = {"mem_size": 128, "mem_bw": 128, "mem_latency": 0, **(cpu or {})}
     only = {"num_instances": len(instances), "cpu_mem": memory, "instances": instances, **node}
-    return {"num_nodes": 1, "link_bw": link_bw, "link_latency": 0, "nodes": [only]}
+    return {"num_nodes": 1, "link_bw": link_bw, "link_latency": link_latency, "nodes": [only]}

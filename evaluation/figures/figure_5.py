@@ -21,6 +21,7 @@ from figures.clusters import (
 from figures.report import Comparison, FigureReport
 from figures.runs import Outcome, Run, Workspace, per_second
 from figures.style import OURS, PEER, REAL, note, save, subplots
+from llmsim.api.cluster import LINK_LATENCY_NS
 from llmsim.config.errors import InputError
 from llmsim.validation.compare.throughput import (
     SeriesErrors,
@@ -98,7 +99,8 @@ def _h100(work: Workspace, name: str, title: str) -> Run:
 def h100_cluster(work: Workspace, name: str) -> Json | Path:
     """The artifact's own cluster file of a configuration, else one with the data sheet's links."""
     config = work.of_artifact(f"figure_5/H100/config/{name}_config.json")
-    return config or cluster(instances(name, H100, LLAMA_70B, MIXTRAL, 4), H100_LINK)
+    served = instances(name, H100, LLAMA_70B, MIXTRAL, 4)
+    return config or cluster(served, H100_LINK, link_latency=LINK_LATENCY_NS)
 
 
 def h100_options(work: Workspace) -> tuple[str, ...]:

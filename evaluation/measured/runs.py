@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.api.cluster import links_in_a_server
 from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
@@ -123,7 +124,7 @@ def _cluster(point: Point) -> dict[str, Any]:
     ]
     node = {"num_instances": len(instances), "instances": instances}
     node["cpu_mem"] = {"mem_size": 1024, "mem_bw": 512, "mem_latency": 0}
-    return {"num_nodes": 1, "link_bw": 450, "link_latency": 0, "nodes": [node]}
+    return {"num_nodes": 1, **links_in_a_server(point.hardware), "nodes": [node]}
 
 
 def _ranks(point: Point) -> dict[str, Any]:

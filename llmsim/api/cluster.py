@@ -8,13 +8,14 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from llmsim.config.deployment import ASSUMED_LINK_LATENCY_NS
 from llmsim.config.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from llmsim.config import Cluster as ClusterModel
     from llmsim.model.types import Hardware
 
-LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = 1000, 50, 2000
+LINK_LATENCY_NS, NODE_LINK_GB_PER_S, NODE_LATENCY_NS = ASSUMED_LINK_LATENCY_NS, 50, 2000
 """No data sheet states latencies: the assumptions of the bundled files, as is one card of 400 Gb/s
 for each device.
 """
@@ -450,6 +451,16 @@ def _described(
         return f"{named} x {model}, each on {placed[roles[0]].on(device)}"
     parts = (f"{count} {role} each on {placed[role].on(device)}" for role, count in counts.items())
     return f"{model}: {', '.join(parts)}"
+
+
+def links_in_a_server(device: str) -> dict[str, float]:
+    """What a file of one server states of its links where nothing but the data sheet is known: then
+    measured collectives keep their times.
+    """
+    from llmsim.model.hardware import data_sheet
+
+    link = data_sheet(device).intra_node_link_bytes_per_s / 1e9
+    return {"link_bw": link, "link_latency": LINK_LATENCY_NS}
 
 
 def link_between_nodes(sheet: "Hardware") -> float:

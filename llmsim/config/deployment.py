@@ -33,6 +33,12 @@ class StorageSpec(Struct, frozen=True):
     queue_depth: int
 
 
+ASSUMED_LINK_LATENCY_NS = 1000
+"""Of links inside a server, which no data sheet states: the latency that a file means by the links
+of the data sheet.
+"""
+
+
 class LinkSpec(Struct, frozen=True):
     """Links of the network: one entry per dimension of the file's list, innermost first; both of
     equal length.

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ MAGIC = b"LLMSIMC1"
 ALIGNMENT = 8
 MAX_FILES = 256
 """Oldest tables beyond this number are removed when a new one is written (each is 1 to 3 MB)."""
+
+KEPT_FILES = 16
+"""Of which one process keeps the tables, immutable as they are: searches and the log doctor compile
+one deployment thousands of times.
+"""
 
 MAX_BYTES = 1 << 30
 """Of one file; larger ones are not read."""
@@ -77,19 +83,27 @@ def load(key: str) -> CompiledCosts | None:
     folder = cache_dir()
     if folder is None:
         return None
+    path = folder / f"{key}.bin"
     try:
-        found = _regular_file(folder / f"{key}.bin")
-        return None if found is None else check(unpack(found.read_bytes()))
+        about = path.stat()
+        if not _may_be_table(about):
+            return None
+        return _read(path, about.st_ino, about.st_size, about.st_mtime_ns)
     except DAMAGED:
         return None
 
 
-def _regular_file(path: Path) -> Path | None:
-    """The path where it is a file of a size that a table can have: what else lies there is not even
+def _may_be_table(about: os.stat_result) -> bool:
+    """Whether it is a file of a size that a table can have: what else lies there is not even
     opened.
     """
-    about = path.stat()
-    return path if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_BYTES else None
+    return stat.S_ISREG(about.st_mode) and about.st_size <= MAX_BYTES
+
+
+@lru_cache(maxsize=KEPT_FILES)
+def _read(path: Path, inode: int, size: int, mtime_ns: int) -> CompiledCosts:
+    """The tables of a file; whoever replaces or damages it changes one of the other arguments."""
+    return check(unpack(path.read_bytes()))
 
 
 def store(key: str, costs: CompiledCosts) -> str | None:

@@ -14,10 +14,16 @@ from llmsim.model import Collective
 
 if TYPE_CHECKING:
     from llmsim.model import Operator
+    from llmsim.model.layout import Among
 
 
 def among_whom(op: Collective) -> str:
     """Which ranks a collective is among."""
+    return whose(op.among)
+
+
+def whose(among: Among) -> str:
+    """The ranks in words."""
     return {
         "stages": "pipeline stages",
         "members": "data-parallel ranks",
@@ -25,7 +31,7 @@ def among_whom(op: Collective) -> str:
         "dcp": "context-parallel ranks",
         "pcp": "context-parallel ranks",
         "tp": "the ranks of a group",
-    }[op.among]
+    }[among]
 
 
 def own_collective(op: Operator, sources: list[CostSource], request: CostRequest) -> Curve | None:

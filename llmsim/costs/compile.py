@@ -18,7 +18,7 @@ from llmsim.core import Note, Provenance, TableFeature
 from llmsim.costs import cache
 from llmsim.costs.adapters import adapter_curve
 from llmsim.costs.catalog import Available, look, sources_of
-from llmsim.costs.collectives import among_whom, collective_pricer, own_collective
+from llmsim.costs.collectives import among_whom, collective_pricer, own_collective, whose
 from llmsim.costs.context_parallel import context_attention
 from llmsim.costs.encoder import encoder_attention_curve
 from llmsim.costs.experts.load_sampling import curve_price, fullest_ratio, sampled_table
@@ -57,6 +57,8 @@ SLOW_LINKS = 5.0
 """Times a ring on the data sheet's links: beyond what protocols and small messages cost."""
 
 UNUSED_LINKS = "link_bw and link_latency of the cluster file are not used for them"
+SCALED_LINKS = "they are scaled to link_bw and link_latency of the cluster file"
+SAME_LINKS = "link_bw and link_latency of the cluster file are those of the data sheet"
 """In notes about collectives whose times are measured."""
 
 CODE_VERSION = 1
@@ -207,10 +209,7 @@ def _notes(request: CostRequest, sources: list[CostSource], priced: _Priced) -> 
     ]
     if bandwidth_differs(request) and sources[0].kind != "roofline":
         notes.append(_unused_bandwidth(request))
-    notes += [
-        _unused_links(ranks, costs[0]) + _beside_sheet(costs, request)
-        for ranks, costs in priced.tabled.items()
-    ]
+    notes += [_measured_links(ranks, costs, request) for ranks, costs in priced.tabled.items()]
     return notes
 
 
@@ -219,11 +218,22 @@ def _missing(first: CostSource, names: list[str], other: str) -> str:
     return f"{', '.join(names)} {verb} not in the {first.name} source; {whose} from {other}"
 
 
-def _unused_links(ranks: str, example: OpCost) -> str:
+def _measured_links(ranks: str, costs: list[OpCost], request: CostRequest) -> str:
+    """On whose links the measured times are."""
+    example = costs[0]
     return (
         f"collectives among {ranks} take measured times ({example.name}: {example.source}): "
-        f"{UNUSED_LINKS} (--collective-costs links uses them)"
+        f"{_links_used(ranks, costs, request)}"
     )
+
+
+def _links_used(ranks: str, costs: list[OpCost], request: CostRequest) -> str:
+    if not request.links.heeded:
+        unused = f"{UNUSED_LINKS} (--collective-costs links uses them)"
+        return unused + _beside_sheet(costs, request)
+    if any(whose(stated.among) == ranks for stated in request.links.others):
+        return f"{SCALED_LINKS} (--collective-costs measured leaves them as they are)"
+    return SAME_LINKS + _beside_sheet(costs, request)
 
 
 def _beside_sheet(costs: list[OpCost], request: CostRequest) -> str:
@@ -303,8 +313,8 @@ def _loaded(
     layer.
     """
     routing = request.expert_routing
-    if isinstance(op, Moe) and routing.waits_for_fullest and source.kind != "bundle":
-        curve = _of_fullest_rank(op, curve, request)
+    if isinstance(op, Moe) and routing.waits_for_fullest:
+        curve = _of_fullest_rank(op, curve, source, request)
     cost = _op_cost(op, curve)
     if not isinstance(op, Moe) or routing.balanced:
         return cost
@@ -326,13 +336,13 @@ def _loaded(
     return replace(cost, sampled=table, source=f"{curve.source}, loads drawn ({routing.name})")
 
 
-def _of_fullest_rank(op: Moe, curve: Curve, request: CostRequest) -> Curve:
+def _of_fullest_rank(op: Moe, curve: Curve, source: CostSource, request: CostRequest) -> Curve:
     """Experts on several ranks take as long as the fullest one: of a router without preferences the
     expectation.
     """
     if request.expert_placement.ranks == 1:
         return curve
-    price = curve_price(op, curve.ps, peak_rates_of(request))
+    price = source.experts_us(op) or curve_price(op, curve.ps, peak_rates_of(request))
     ratio = fullest_ratio(op, len(curve.ps) - 1, request.expert_placement, price)
     longer = np.floor(curve.ps * ratio + 0.5).astype(np.int64)
     return replace(curve, ps=longer, source=f"{curve.source}, of the fullest rank")

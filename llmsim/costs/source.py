@@ -15,6 +15,7 @@ from msgspec import Struct, StructMeta, field
 from llmsim.core import Int64, Provenance, TableFeature, UInt8
 from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
+from llmsim.costs.nccl.stated_links import LinksOfFile
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Dtypes, Hardware, Layout, ModelConfig, Moe, Operator
@@ -69,6 +70,8 @@ class CostRequest(Struct, frozen=True):
     profile_dirs: tuple[Path, ...] = ()
     source: SourceName = "auto"
     collectives: CollectiveSource = "auto"
+    links: LinksOfFile = LinksOfFile()
+    """What measured times of collectives heed of the cluster file's links."""
     unmeasured_ranks: tuple[str, ...] = ()
     """Among whom "auto" takes no measured times, since the topology's links between them are not
     those of the measured machine.

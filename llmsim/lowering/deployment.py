@@ -10,7 +10,7 @@ from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import AfdRole, Offloading
 from llmsim.config.errors import DoesNotFit, InputError, LlmsimError
 from llmsim.core import Note
-from llmsim.costs.compile import UNUSED_LINKS
+from llmsim.costs.compile import SCALED_LINKS, UNUSED_LINKS
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
 from llmsim.lowering.adjust.power_cap import clock_ppm
 from llmsim.lowering.afd.domain import afd_config, roles_of
@@ -275,15 +275,19 @@ def _notes(
 
 
 def _cost_notes(deployment: Deployment, lowered: LoweredGroup) -> list[str]:
-    """Notes of a group's operator times; links that are not used change a decision where the
-    cluster file has other ones than the machine whose times are taken.
+    """Notes of a group's operator times; what becomes of links changes a decision where the cluster
+    file has other ones than the machine whose times are taken.
     """
     given = deployment.link.bandwidth_bytes_per_s[0]
     sheet = lowered.hardware
     known = given if sheet is None else sheet.intra_node_link_bytes_per_s
     if max(given, known) <= OTHER_LINKS * min(given, known):
         return list(lowered.costs.notes)
-    return [Note(note) if UNUSED_LINKS in note else note for note in lowered.costs.notes]
+    return [Note(note) if _of_other_links(note) else note for note in lowered.costs.notes]
+
+
+def _of_other_links(note: str) -> bool:
+    return UNUSED_LINKS in note or SCALED_LINKS in note
 
 
 class _Shared(Struct, frozen=True, eq=False):

@@ -52,15 +52,17 @@ from llmsim.lowering.kv.sglang_pools import (
     pool_shares,
     state_pool,
     window_pool,
-    with_fewer_sequences,
+    with_sequences_of_pool,
     with_states,
 )
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import (
     LinkedCosts,
+    MeantRates,
     expanded_config,
     library_of,
     link_collective_costs,
+    links_of_file,
     network_view,
     unmeasured_ranks,
 )
@@ -115,6 +117,9 @@ from llmsim.model import (
     memory_ledger,
     resolve_dtypes,
 )
+
+_BLACKWELL = 10
+"""The compute capability of data centres' Blackwell cards."""
 
 
 def placed_at(lowered: LoweredGroup, group: Group) -> LoweredGroup:
@@ -224,7 +229,7 @@ def _plan(
     draft = _draft(deployment, group, options, request, offload, routes)
     hybrid = shares_blocks(group, model, tiers=options.tiers)
     ledger = _ledger(group, request, offload, draft, hybrid=hybrid)
-    group = with_fewer_sequences(group, ledger)
+    group = with_sequences_of_pool(group, ledger, request.max_model_len)
     return _Planned(group, request, stages, offload, draft, ledger)
 
 
@@ -347,6 +352,7 @@ def _asked(
     verified = 1 if engine.speculation is None else engine.speculation.verified
     stages = stage_operators(model, layout, dtypes)
     distinct = distinct_operators(stages, model, layout, dtypes)
+    members = members_of(group, model)
     slots = lora_slots(engine)
     if slots is not None and not untimed_adapters(group, layout, hardware):
         adapters = AdapterLayout(group, deployment, model, layout, dtypes, slots)
@@ -376,9 +382,13 @@ def _asked(
         plugin=options.cost_plugin,
         predict_attention=options.predict_attention,
         collectives=options.collectives,
-        unmeasured_ranks=unmeasured_ranks(
-            deployment, routes, group, layout, members_of(group, model), hardware
+        links=links_of_file(
+            network_view(deployment, routes, group, layout, members, "analytical"),
+            hardware,
+            MeantRates.of(_sheets(deployment)),
+            options.collectives,
         ),
+        unmeasured_ranks=unmeasured_ranks(deployment, routes, group, layout, members, hardware),
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
         spans_nodes=group.dp_nodes > 1,
@@ -388,6 +398,12 @@ def _asked(
         second_stream_tokens=second_stream_tokens(engine, hardware),
     )
     return group, _without_terms(request, options.disabled_terms), stages
+
+
+def _sheets(deployment: Deployment) -> list[Hardware | None]:
+    """The data sheets of all devices."""
+    names = dict.fromkeys(group.hardware for group in deployment.groups)
+    return [load_hardware(located(name, deployment.cluster_path)) for name in names]
 
 
 def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest:
@@ -434,7 +450,11 @@ def _settled(
     group = with_indexed_blocks(group, model, hardware)
     architectures = tuple(architectures_of(model))
     limited = with_model_limits(
-        group.engine, model.max_position_embeddings, "the engine", architectures
+        group.engine,
+        model.max_position_embeddings,
+        "the engine",
+        architectures,
+        blackwell=is_data_center_blackwell(hardware),
     )
     limited = with_narrow_floats(limited, model)
     server = server_of(group, model, members_of(group, model), architectures)
@@ -457,6 +477,11 @@ def _settled(
 def compiles_scaling(engine: EngineArgs) -> bool:
     """Whether the engine's compiler converts inputs to fp8 inside of the operator before."""
     return load_profile(engine.engine_profile).compiles_scaling and not engine.enforce_eager
+
+
+def is_data_center_blackwell(hardware: Hardware | None) -> bool:
+    """Whether the card has compute capability 10 (B200, B300 and those beside Grace)."""
+    return hardware is not None and int(hardware.compute_capability or 0) == _BLACKWELL
 
 
 def second_stream_tokens(engine: EngineArgs, hardware: Hardware | None) -> int:

@@ -2,7 +2,6 @@
 with its place.
 """
 
-import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +63,7 @@ def value_at(document: Any, location: Location) -> Any:
 
 
 def edited(location: Location, value: Any) -> Any:
-    document = copy.deepcopy(full())
+    document = full()
     value_at(document, location[:-1])[location[-1]] = value
     return document
 
@@ -104,7 +103,7 @@ def test_the_full_example_gives_every_key_of_the_schema() -> None:
 
 @pytest.mark.parametrize("location", NAMED, ids=field_path)
 def test_a_missing_field_is_named_or_has_a_default(location: Location) -> None:
-    document = copy.deepcopy(full())
+    document = full()
     del value_at(document, location[:-1])[location[-1]]
     if location[-1] in schema_at(SCHEMA, location[:-1]).get("required", []):
         message = refusal(document)
@@ -181,7 +180,7 @@ def test_a_value_out_of_range_is_refused_with_its_place(location: Location) -> N
 def test_a_misspelt_key_is_recognised(location: Location) -> None:
     key = location[-1]
     assert isinstance(key, str)
-    document = copy.deepcopy(full())
+    document = full()
     parent = value_at(document, location[:-1])
     parent[key + "q"] = parent.pop(key)
     message = refusal(document)

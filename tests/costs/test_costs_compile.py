@@ -44,6 +44,22 @@ def test_packing_is_lossless_and_compiling_is_repeatable(tmp_path: Path) -> None
         assert same(compile_costs(asked), compile_costs(asked))
 
 
+def test_a_process_reads_a_cache_file_once_and_again_when_it_changes(own_cache: Path) -> None:
+    asked = request(hardware="RTX4090")
+    costs = compile_costs(asked)
+    (file,) = (own_cache / "costs").glob("*.bin")
+    first = cache.load(file.stem)
+    assert first is not None and same(first, costs) and first is not costs
+    assert cache.load(file.stem) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first.ops[0].ps[0] = 1
+    file.write_bytes(cache.pack(replace(costs, table_hash="another")))
+    changed = cache.load(file.stem)
+    assert changed is not None and changed.table_hash == "another"
+    file.unlink()
+    assert cache.load(file.stem) is None
+
+
 def test_a_damaged_cache_file_is_rebuilt(own_cache: Path) -> None:
     asked = request(hardware="RTX4090")
     costs = compile_costs(asked)

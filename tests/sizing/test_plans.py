@@ -178,3 +178,13 @@ def test_a_process_that_dies_is_tried_once_more_and_then_named() -> None:
         assert list(workers.map("tests.sizing.test_plans:double", [1, 2, 3])) == [2, 4, 6]
         with pytest.raises(FailedRuns, match="code 3, twice"):
             list(workers.map("tests.sizing.test_plans:double", [1, -1, 3]))
+
+
+def test_sglang_gets_the_options_of_all_ranks(tmp_path: Path) -> None:
+    """It divides its own by the ranks of data-parallel attention."""
+    engine = (("max_num_batched_tokens", 1024), ("max_num_seqs", 64))
+    plan = Plan("deepseek-ai/DeepSeek-V3", "H200", (Pool(Shape(8, ep=8, dp=8), 1),), engine)
+    emit(plan, tmp_path)
+    line = (tmp_path / "sglang.sh").read_text(encoding="utf-8").splitlines()[-1]
+    assert "--chunked-prefill-size 8192 " in line and "--max-running-requests 512" in line
+    assert "--max-num-seqs 64" in (tmp_path / "vllm.sh").read_text(encoding="utf-8")

@@ -3,8 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-
-from msgspec import Struct
+from typing import Any
 
 Location = tuple[str | int, ...]
 """Keys and list indices from the root, as in ("nodes", 0, "link_bw")."""
@@ -13,37 +12,31 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _PLAIN_KEY = re.compile(r"[\w$-]+")
 
 
-class _Container(Struct):
-    is_list: bool
-    key: str | int | None
-
-
 def entries(text: str) -> Iterator[tuple[Location, int]]:
     """Every member and element of a valid JSON text with its offset, in order; a duplicate key
     comes twice.
     """
-    open_containers: list[_Container] = []
-
-    def location() -> Location:
-        return tuple(container.key for container in open_containers if container.key is not None)
-
+    path: list[Any] = []  # the key, None before the first one, or index in each open container
     for match in _TOKEN.finditer(text):
         token = match[0]
-        top = open_containers[-1] if open_containers else None
         if token in ("}", "]"):
-            open_containers.pop()
+            path.pop()
         elif token == ",":
-            assert top is not None
-            top.key = top.key + 1 if isinstance(top.key, int) else None
+            path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
         elif token != ":":
-            if top is not None and top.key is None:
-                top.key = json.loads(token)
-                yield location(), match.start()
-                continue
-            if top is not None and top.is_list:
-                yield location(), match.start()
+            is_key = bool(path) and path[-1] is None
+            if is_key:
+                path[-1] = _unquoted(token)
+            if is_key or (path and isinstance(path[-1], int)):
+                yield tuple(path), match.start()
             if token in ("{", "["):
-                open_containers.append(_Container(token == "[", 0 if token == "[" else None))
+                path.append(0 if token == "[" else None)
+
+
+def _unquoted(token: str) -> str:
+    """The text of a string's token; few have escapes, and reading those takes longer."""
+    text: str = json.loads(token) if "\\" in token else token[1:-1]
+    return text
 
 
 def line_at(text: str, offset: int) -> int:

@@ -17,10 +17,11 @@ from llmsim.config.engine.defaults import (
     settle_host,
     settle_limits,
     settle_mode,
+    settle_sequences,
     settle_speculation,
 )
 from llmsim.config.engine.options import EngineOptions, scheduler_parameters
-from llmsim.config.engine.profile import EngineProfile, load_profile, multiples
+from llmsim.config.engine.profile import EngineProfile, load_profile
 from llmsim.config.engine.quick_reduce import check_quick_reduce
 from llmsim.config.engine.scheduler_kinds import TENSORRT_LLM
 from llmsim.config.engine.schedulers import KINDS, OWN_DEFAULTS, check_scheduler
@@ -351,6 +352,7 @@ def resolve_engine(
     check_version(values, positions, profile)
     check_quick_reduce(values, positions, profile)
     _refuse_what_does_not_run_yet(values, positions)
+    settle_sequences(values, origin, positions, profile)
     settle_batch(values, origin, positions)
     settle_speculation(values, origin, positions, profile)
     settle_limits(values, origin, profile)
@@ -401,10 +403,16 @@ def _refuse_what_does_not_run_yet(values: Mapping[str, Any], positions: Position
 
 
 def with_model_limits(
-    args: EngineArgs, model_max_len: int, field: str, architectures: Iterable[str] = ()
+    args: EngineArgs,
+    model_max_len: int,
+    field: str,
+    architectures: Iterable[str] = (),
+    *,
+    blackwell: bool = False,
 ) -> EngineArgs:
     """The arguments once the model's context length (tokens) and architectures (names in
-    config.json) are known; `field` names the group in errors.
+    config.json) are known, and whether the card has compute capability 10 (`blackwell`); `field`
+    names the group in errors.
 
     Source: vLLM's `_set_default_max_num_seqs_and_batched_tokens_args` and
     `SchedulerConfig.verify_max_model_len`. Without chunked prefill a defaulted token budget grows
@@ -445,9 +453,9 @@ def with_model_limits(
         sizes = (
             ()
             if args.cudagraph_mode == "NONE"
-            else rule.sizes_of(architectures, args.max_num_seqs, tokens, query)
+            else rule.sizes_of(architectures, args.max_num_seqs, tokens, query, blackwell=blackwell)
         )
-        sizes = multiples(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
+        sizes = rule.whole(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
     if args.max_model_len is None:
         origin["max_model_len"] = "model"
     return replace(

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from llmsim.config.engine.profile import EngineProfile, load_profile, multiples, profile_names
+from llmsim.config.engine.profile import EngineProfile, load_profile, profile_names
 from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
 from llmsim.config.engine.sglang.drafts import with_branches
 from llmsim.config.engine.speculative import resolve_speculation
@@ -31,6 +31,18 @@ class StepLimits(Struct, frozen=True):
     prefill_schedule_interval: int
 
 
+def settle_sequences(
+    values: dict[str, Any], origin: dict[str, str], positions: Positions, profile: EngineProfile
+) -> None:
+    """SGLang runs few requests at once where it verifies drafts and nobody says how many
+    (`_handle_speculative_decoding`).
+    """
+    most, drafts = profile.max_num_seqs_with_drafts, values["speculative_config"] is not None
+    if drafts and most > 0 and "max_num_seqs" not in positions:
+        values["max_num_seqs"] = most
+        origin["max_num_seqs"] = f"engine profile {profile.name} (drafts)"
+
+
 def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Positions) -> None:
     """vLLM: a defaulted max_num_seqs is cut to the token budget; a given one beyond the budget is
     an error.
@@ -39,6 +51,8 @@ def settle_batch(values: dict[str, Any], origin: dict[str, str], positions: Posi
     if sequences == 0:
         # No limit: a step cannot hold more sequences than tokens.
         values["max_num_seqs"] = tokens
+    elif values["scheduler"] == SGLANG:
+        return  # no budget limits its steps of decodes
     elif sequences > tokens:
         if "max_num_seqs" in positions:
             position = positions["max_num_seqs"]("max_num_seqs")
@@ -136,7 +150,8 @@ def settle_speculation(
                 f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
                 "num_speculative_tokens"
             )
-        if speculation.method == "ngram" and values["async_scheduling"]:
+        on_host = speculation.method == "ngram" and not profile.v2_runner.drafts_by_ngram
+        if on_host and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(
                     f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
@@ -301,5 +316,7 @@ def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: Engin
         values["cudagraph_mode"] = "NONE"
         origin["cudagraph_mode"] += ", without a size that max_num_batched_tokens holds"
     values["cuda_graph_sizes"] = (
-        multiples(sizes, query) if values["cudagraph_mode"] != "PIECEWISE" else sizes
+        profile.cuda_graphs.whole(sizes, query)
+        if values["cudagraph_mode"] != "PIECEWISE"
+        else sizes
     )

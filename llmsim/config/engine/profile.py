@@ -4,7 +4,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
@@ -78,6 +78,16 @@ class GraphRule(Struct, frozen=True):
     captures_token_budget: bool
     by_architecture: Mapping[str, tuple[range, ...]] = field(default_factory=dict)
     """Models of which the engine captures other sizes by default, whatever `max_num_seqs` is."""
+    max_tokens_blackwell: int = 0
+    """`max_tokens` of cards of compute capability 10; 0: as of others."""
+    captures_sequences: bool = False
+    """`max_num_seqs` is a size, too; where drafts are verified, `captures_requests` says more."""
+    captures_requests: bool = False
+    """Where drafts are verified, as many decodes as sizes have tokens are sizes, too."""
+    rounds_to_decodes: bool = True
+    """Sizes are whole decodes; else only those of decodes are (Model Runner V2)."""
+    drafting: tuple[range, ...] = ()
+    """SGLang's numbers of sequences whose drafts a graph verifies."""
 
     def sizes_of(
         self,
@@ -85,16 +95,26 @@ class GraphRule(Struct, frozen=True):
         max_num_seqs: int,
         max_num_batched_tokens: int,
         query: int = 1,
+        *,
+        blackwell: bool = False,
     ) -> tuple[int, ...]:
-        """`sizes` of a model of these architectures (names in config.json)."""
+        """`sizes` of a model of these architectures (names in config.json), on a card of compute
+        capability 10 (`blackwell`) or another one.
+        """
         special = [
             self.by_architecture[name] for name in architectures if name in self.by_architecture
         ]
         if not special:
-            return self.sizes(max_num_seqs, max_num_batched_tokens, query)
+            most = self.max_tokens_blackwell if blackwell else 0
+            rule = replace(self, max_tokens=most or self.max_tokens)
+            return rule.sizes(max_num_seqs, max_num_batched_tokens, query)
         ranges = special[0]
         widened = replace(
-            self, ranges=ranges, max_tokens=max(size for sizes in ranges for size in sizes)
+            self,
+            ranges=ranges,
+            max_tokens=max(size for sizes in ranges for size in sizes),
+            captures_sequences=False,
+            captures_requests=False,
         )
         return widened.sizes(widened.max_tokens, max_num_batched_tokens, query)
 
@@ -104,14 +124,34 @@ class GraphRule(Struct, frozen=True):
         """The capture sizes, ascending; never beyond the token budget. A decode has
         `query` tokens.
         """
-        most = min(
-            max_num_seqs * query * self.tokens_per_sequence, self.max_tokens, max_num_batched_tokens
-        )
-        candidates = chain(self.first_sizes, *self.ranges)
-        found = {size for size in candidates if size <= most}
+        ceiling = min(max_num_seqs * query * self.tokens_per_sequence, self.max_tokens)
+        most = min(ceiling, max_num_batched_tokens)
+        found = set(self._up_to(most))
         if self.captures_token_budget and max_num_batched_tokens <= most:
             found.add(max_num_batched_tokens)
-        return tuple(sorted(found))
+        if self.captures_sequences and query == 1:
+            found.add(max_num_seqs)
+        if self.captures_requests and query > 1:
+            requests = min(max_num_seqs, self.max_tokens)
+            found.update(count * query for count in (*self._up_to(requests), requests))
+        return tuple(sorted(size for size in found if size <= most))
+
+    def _up_to(self, most: int) -> Iterator[int]:
+        return (size for size in chain(self.first_sizes, *self.ranges) if size <= most)
+
+    def whole(self, sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
+        """The sizes as the engine captures them where decodes have graphs of their own."""
+        return multiples(sizes, query) if self.rounds_to_decodes else sizes
+
+    def decodes_up_to(self, sequences: int, query: int) -> tuple[int, ...]:
+        """Tokens of SGLang's graphs of decodes of up to so many sequences, which are one of them;
+        ascending. A decode has `query` tokens.
+
+        Source: `generate_decode_cuda_graph_batch_sizes` of SGLang's arg_groups/cuda_graph_hook.py.
+        """
+        candidates = chain(*self.drafting) if query > 1 else chain(self.first_sizes, *self.ranges)
+        found = {count for count in candidates if count <= sequences} | {sequences}
+        return tuple(count * query for count in sorted(found))
 
 
 class PrefillGraphs(Struct, frozen=True):
@@ -165,6 +205,13 @@ class StaticMemory(Struct, frozen=True):
     floor_above_gib: int
     drafts_mib: float
     """For a drafter with a model of its own."""
+    by_use: bool = False
+    """Nothing is left out for graphs that are not captured, in prefill servers for decodes, and in
+    decode servers for prompts.
+    """
+    decodes_of_requests: bool = False
+    """No graph of decodes has more sequences than the most running requests, where they are known.
+    """
 
 
 def multiples(sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
@@ -234,6 +281,11 @@ class V2RunnerRules(Struct, frozen=True):
     alone: bool = False
     """Model Runner V1 does not run asynchronous pipeline stages in this version."""
 
+    @property
+    def drafts_by_ngram(self) -> bool:
+        """Whether every model's drafts by n-grams come from the devices, which need not wait."""
+        return EVERY_ARCHITECTURE in self.architectures and "drafts by ngram" not in self.lacks
+
     def takes(self, architectures: tuple[str, ...], *, dense: bool = False) -> bool:
         """Whether the runner is the default for a model of these architectures; `dense` models have
         neither experts nor layers that keep states.
@@ -299,6 +351,8 @@ class EngineProfile(Struct, frozen=True):
     """None: the share of the memory is a constant."""
     prefill_graphs: PrefillGraphs | None = None
     """None: the sizes of decodes' graphs are also those of any batch."""
+    max_num_seqs_with_drafts: int = 0
+    """The default where drafts are verified, of all ranks together; 0: as without drafts."""
     vllm_release: str = ""
     """The release of vLLM whose measured kernels are wanted, and the NCCL that it pins; empty: any.
     """
@@ -490,6 +544,7 @@ def load_profile(name: str) -> EngineProfile:
         cuda_graphs=_graph_rule(data["cuda_graphs"]),
         memory=MemoryRules(**data["memory"]),
         static_memory=_static_memory(data.get("static_memory")),
+        max_num_seqs_with_drafts=data.get("max_num_seqs_with_drafts", 0),
         prefill_graphs=_prefill_graphs(data.get("prefill_graphs")),
         vllm_release=data.get("kernels", {}).get("vllm", ""),
         nccl_release=data.get("kernels", {}).get("nccl", ""),
@@ -555,6 +610,11 @@ def _graph_rule(entry: Mapping[str, Any]) -> GraphRule:
         ranges=_ranges(entry["ranges"]),
         captures_token_budget=entry["captures_token_budget"],
         by_architecture=MappingProxyType({name: _ranges(special[name]) for name in special}),
+        max_tokens_blackwell=entry.get("max_tokens_blackwell", 0),
+        captures_sequences=entry.get("captures_sequences", False),
+        captures_requests=entry.get("captures_requests", False),
+        rounds_to_decodes=entry.get("rounds_to_decodes", True),
+        drafting=_ranges(entry.get("drafting", ())),
     )
 
 

@@ -223,7 +223,7 @@ def _ring(protocol: Protocol, kind: str, sizes: Floats, place: Place) -> Floats:
     volume = sizes * (phases * (ranks - 1.0) / ranks)
     cards = place.cards_gb_per_s * CARD_RATES[protocol.name]
     rate = min(_inside(protocol, place), cards)
-    inside = phases * (ranks - place.nodes) * max(protocol.step_us, POST_US[protocol.name])
+    inside = phases * (ranks - place.nodes) * max(protocol.message_us, POST_US[protocol.name])
     between = phases * (place.nodes - 1) * (RING_HOP_US[protocol.name] + place.hop_us)
     start = protocol.floor_us + inside + between
     return start + volume / (rate * 1e3) + protocol.buffers_us(volume, sizes / ranks)
@@ -240,7 +240,7 @@ def _trees(protocols: tuple[Protocol, ...], sizes: Floats, place: Place) -> Iter
         cards = place.cards_gb_per_s * CARD_RATES[one.name] / crossings
         rate = TREE_SHARE * min(_inside(one, place) / 2, cards)
         hops = 2 * levels * (TREE_HOP_US[one.name] + place.hop_us)
-        start = one.floor_us + 2 * (place.per_node - 1) * one.step_us + hops
+        start = one.floor_us + 2 * (place.per_node - 1) * one.message_us + hops
         us = start + sizes / (rate * 1e3) + one.buffers_us(sizes, 0 * sizes)
         yield Plan(Way("tree", one.name), us)
     if switch is None or place.per_node < switch.fewest_ranks:
@@ -279,7 +279,7 @@ def _all_to_all(protocol: Protocol, sizes: Floats, place: Place) -> Floats:
     share = CARD_RATES.get(protocol.name, 1.0)
     cards = far / (place.card_gb_per_s * CARD_SHARE * share * 1e3)
     links = near / (_inside(protocol, place) * 1e3)
-    messages = protocol.step_us * (ranks - 1) + RING_HOP_US[protocol.name] + place.hop_us
+    messages = protocol.message_us * (ranks - 1) + RING_HOP_US[protocol.name] + place.hop_us
     own = protocol.buffers_us(near, sizes / ranks)
     return protocol.floor_us + messages + np.maximum(cards, links) + own
 

@@ -8,7 +8,7 @@ A protocol takes floor + step x steps + volume / rate + own part / copy rate + f
 - a pipeline whose chunks balance start-up and fill adds the root of its volume.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 import numpy as np
@@ -27,6 +27,12 @@ NVLS = "NVLS"
 CUSTOM = (ONE_SHOT, TWO_SHOT, MULTIMEM)
 QUICK = "quick two-shot"
 """vLLM's all-reduce on AMD's cards, whose messages may be quantised."""
+QUICK_MESSAGES = ("FP", "INT8", "INT6", "INT4", "INT3")
+"""Its protocols by what they send."""
+AT_ONCE = {ONE_SHOT: 1, **dict.fromkeys((TWO_SHOT, MULTIMEM, NVLS, *QUICK_MESSAGES), 2)}
+"""Protocols whose ranks send to all others, or to a switch, at once: how often one waits for a
+link. Of all others each message waits for the one before.
+"""
 MEGABYTE = 1e6
 
 
@@ -45,6 +51,10 @@ class Protocol(Struct, frozen=True):
     most_ranks: float = inf
     below_bytes: float = inf
     """Messages from here on are not sent by this protocol."""
+    wait_us: float = 0.0
+    """What a message waits for a link beyond the latency of the machine that was measured; below
+    that, negative.
+    """
 
     def rate_gb_per_s(self, ranks: int) -> float:
         """GB/s of the bus among so many ranks: measured with as many, or with the next number."""
@@ -58,12 +68,27 @@ class Protocol(Struct, frozen=True):
         rates = tuple((ranks, rate * factor) for ranks, rate in self.gb_per_s)
         return replace(self, gb_per_s=rates)
 
+    def waiting(self, wait_us: float) -> "Protocol":
+        """The same on links of so much more latency."""
+        return replace(self, wait_us=wait_us)
+
+    @property
+    def message_us(self) -> float:
+        """A message of a ring to the next rank."""
+        return max(0.0, self.step_us + self.wait_us)
+
+    def start_us(self, kind: str, ranks: int) -> float:
+        """What a collective of no bytes takes; no link is faster than the launch."""
+        waits = AT_ONCE.get(self.name, PHASES[kind] * (ranks - 1))
+        messages_us = self.step_us * steps(self.name, kind, ranks) + self.wait_us * waits
+        return self.floor_us + max(0.0, messages_us)
+
     def us(self, kind: str, sizes: Floats, ranks: int) -> Floats:
         """Microseconds of a collective of each size (bytes) inside a server; inf where the protocol
         does not take it.
         """
         volume = crossing(self.name, kind, sizes, ranks)
-        start = self.floor_us + self.step_us * steps(self.name, kind, ranks)
+        start = self.start_us(kind, ranks)
         sent = volume / (self.rate_gb_per_s(ranks) * 1e3)
         times = start + sent + self.buffers_us(volume, sizes / ranks)
         taken = self.fewest_ranks <= ranks <= self.most_ranks
@@ -100,18 +125,18 @@ class Machine(Struct, frozen=True, eq=False):
         factor = link_gb_per_s / self.link_gb_per_s
         if factor == 1.0:
             return self
-        kinds = {
-            kind: tuple(one.scaled(factor) for one in protocols)
-            for kind, protocols in self.kinds.items()
-        }
-        quick = {
-            kernel: tuple(one.scaled(factor) for one in protocols)
-            for kernel, protocols in self.quick.items()
-        }
-        custom = tuple(one.scaled(factor) for one in self.custom)
-        return replace(
-            self, name=name, link_gb_per_s=link_gb_per_s, kinds=kinds, custom=custom, quick=quick
-        )
+        faster = self._with(lambda one: one.scaled(factor))
+        return replace(faster, name=name, link_gb_per_s=link_gb_per_s)
+
+    def waiting(self, wait_us: float) -> "Machine":
+        """The same machine with links of so much more latency."""
+        return self if wait_us == 0.0 else self._with(lambda one: one.waiting(wait_us))
+
+    def _with(self, change: Callable[[Protocol], Protocol]) -> "Machine":
+        """The same machine with every protocol changed."""
+        kinds = {kind: tuple(map(change, protocols)) for kind, protocols in self.kinds.items()}
+        quick = {kernel: tuple(map(change, protocols)) for kernel, protocols in self.quick.items()}
+        return replace(self, kinds=kinds, custom=tuple(map(change, self.custom)), quick=quick)
 
     def without(self, names: tuple[str, ...]) -> "Machine":
         """The same machine without some protocols."""

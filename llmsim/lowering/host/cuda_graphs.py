@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llmsim import _native
 from llmsim.config import EngineArgs
+from llmsim.config.engine.profile import multiples
 from llmsim.core import ENCODER_FEATURES, Int32
 from llmsim.costs import CostRequest
 from llmsim.lowering.program import padded_counts
@@ -42,16 +43,15 @@ def mixed_sizes(engine: EngineArgs) -> tuple[int, ...]:
 
 def decode_sizes(engine: EngineArgs) -> tuple[int, ...]:
     """Sizes of the full graphs of uniform decodes (vLLM 0.24:
-    CudagraphDispatcher.initialize_cudagraph_keys).
+    CudagraphDispatcher.initialize_cudagraph_keys; Model Runner V2: CudaGraphManager).
     """
     if engine.cudagraph_mode not in FULL_DECODES:
         return ()
     if engine.cudagraph_mode == "FULL":
         return engine.cuda_graph_sizes
     query = query_tokens(engine)
-    return tuple(
-        size for size in engine.cuda_graph_sizes if query <= size <= engine.max_num_seqs * query
-    )
+    whole = multiples(engine.cuda_graph_sizes, query)
+    return tuple(size for size in whole if query <= size <= engine.max_num_seqs * query)
 
 
 def query_tokens(engine: EngineArgs) -> int:
@@ -84,7 +84,7 @@ def graph_rules(
     )
     rules.largest_decode = max(decode_sizes(engine), default=0)
     rules.mixed_takes_decodes = not engine.prefill_graph_sizes
-    if engine.cudagraph_mode == "FULL_DECODE_ONLY" or engine.prefill_graph_sizes:
+    if not set(decode_sizes(engine)) <= set(mixed_sizes(engine)) or engine.prefill_graph_sizes:
         sizes = padded_counts(decode_sizes(engine), request.max_tokens, multiple)
         rules.padded_decode = sizes.tolist()
     if engine.cudagraph_mode == "NONE" or engine.cuda_graph_sizes:

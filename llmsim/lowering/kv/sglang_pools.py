@@ -52,6 +52,8 @@ _WINDOW_RATIO = 0.8
 """SGLang's default of `swa_full_tokens_ratio`."""
 _STATE_RATIO = 0.9
 """SGLang's default of `mamba_full_memory_ratio`."""
+_SEQUENCES_OF_A_CONTEXT, _FEWEST_SEQUENCES, _MOST_SEQUENCES = 512, 2048, 4096
+"""Running sequences for as many tokens of KV as the longest context has, and their bounds."""
 
 
 def pool_shares(group: Group, model: ModelConfig) -> PoolShares | None:
@@ -242,10 +244,32 @@ def has_spare_states(engine: EngineArgs, model: ModelConfig) -> bool:
     return load_profile(engine.engine_profile).states.has_spare(model.model_type)
 
 
-def with_fewer_sequences(group: Group, ledger: MemoryLedger) -> Group:
-    """The group with as many running sequences as there are states for
-    (`resolve_max_num_reqs`); InfeasibleError where there are none.
+def with_sequences_of_pool(group: Group, ledger: MemoryLedger, max_model_len: int) -> Group:
+    """The group with as many running sequences as SGLang derives from its pools
+    (`resolve_max_num_reqs`): by default so many that each has a 512th of the longest context, and
+    never more than there are states for. InfeasibleError where there are none.
     """
+    if not load_profile(group.engine.engine_profile).sglang_release:
+        return group
+    return _with_states_of_pool(_with_tokens_of_pool(group, ledger, max_model_len), ledger)
+
+
+def _with_tokens_of_pool(group: Group, ledger: MemoryLedger, max_model_len: int) -> Group:
+    engine = group.engine
+    pool_tokens = ledger.usable_blocks * engine.block_size
+    most, said = engine.max_num_seqs, "cut to half of the tokens that the pool of KV holds"
+    if engine.is_default("max_num_seqs") and engine.speculation is None:
+        by_pool = pool_tokens * _SEQUENCES_OF_A_CONTEXT // max_model_len
+        most = min(max(by_pool, _FEWEST_SEQUENCES), _MOST_SEQUENCES)
+        said = f"engine profile {engine.engine_profile}, by the tokens of the pool of KV"
+    most = min(most, max(pool_tokens // 2, 1))
+    if most == engine.max_num_seqs:
+        return group
+    origin = MappingProxyType({**engine.origin, "max_num_seqs": said})
+    return replace(group, engine=replace(engine, max_num_seqs=most, origin=origin))
+
+
+def _with_states_of_pool(group: Group, ledger: MemoryLedger) -> Group:
     most, engine = ledger.most_sequences, group.engine
     if most is None or most >= engine.max_num_seqs:
         return group

@@ -20,6 +20,7 @@ from llmsim.lowering.network.algorithms import KINDS, Algorithms, described
 from llmsim.lowering.network.all_to_all import ChosenExchange, Ports
 from llmsim.lowering.network.nccl import NcclModel, is_planned
 from llmsim.model import Collective, Hardware, Layout
+from llmsim.model.layout import Among
 from llmsim.model.operator import collective
 
 NETWORKS = {
@@ -173,9 +174,13 @@ class NetworkView(ABC):
 
     def dimension(self, op: Collective) -> int:
         """The dimension of the network that a collective runs in, innermost first."""
-        if op.among in ("members", "everyone"):
+        return self.dimension_among(op.among)
+
+    def dimension_among(self, among: Among) -> int:
+        """The dimension of the network between some ranks."""
+        if among in ("members", "everyone"):
             return self.members_dimension
-        return int(op.among == "stages")
+        return int(among == "stages")
 
     @property
     def members_dimension(self) -> int:

@@ -1,6 +1,6 @@
 """Prices the collectives that no table prices, on the network that they take."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from llmsim import _native
 from llmsim._native import engine
 from llmsim.config import Deployment, Group
+from llmsim.config.deployment import ASSUMED_LINK_LATENCY_NS
 from llmsim.config.engine.args import EngineArgs
 from llmsim.config.errors import InputError
-from llmsim.core import Provenance
+from llmsim.core import PS_PER_NS, Provenance
 from llmsim.costs import AttentionCost, CostRequest, OpCost
 from llmsim.costs.nccl.quick_reduce import QuickReduce
+from llmsim.costs.nccl.stated_links import LinksOfFile, StatedLink
 from llmsim.lowering.network.algorithms import KINDS, algorithms_of
 from llmsim.lowering.network.all_to_all import Exchanges
 from llmsim.lowering.network.base import NETWORKS, Network, NetworkView
@@ -22,6 +24,10 @@ from llmsim.lowering.network.nccl import NcclModel, nccl_model
 from llmsim.lowering.network.topology import Routes, TopologyView
 from llmsim.model import AllToAll, Collective, Hardware, Layout, Operator
 from llmsim.model.layout import Among
+
+ASSUMED_LINK_LATENCY_PS = ASSUMED_LINK_LATENCY_NS * PS_PER_NS
+RANKS_IN_A_SERVER: tuple[Among, ...] = ("tp", "dcp", "pcp", "members", "everyone")
+"""Among whom there are measured times."""
 
 
 def network_view(
@@ -96,8 +102,7 @@ def unmeasured_ranks(
     """Among whom the links are not those of the measured machine: those of a topology may differ,
     and without one those of a stage that the file puts on several nodes do.
     """
-    whose: tuple[Among, ...] = ("tp", "dcp", "pcp", "members", "everyone")
-    several = [among for among in whose if layout.ranks(among) > 1]
+    several = [among for among in RANKS_IN_A_SERVER if layout.ranks(among) > 1]
     if routes is None:
         return tuple(several) if layout.stage_ranks > group.devices_on_node else ()
     if hardware is None:
@@ -106,6 +111,49 @@ def unmeasured_ranks(
     assert isinstance(view, TopologyView)
     rate = hardware.intra_node_link_bytes_per_s
     return tuple(among for among in several if not view.fits(among, rate))
+
+
+def links_of_file(
+    view: NetworkView, hardware: Hardware | None, meant: "MeantRates", collectives: str
+) -> LinksOfFile:
+    """The links of the cluster file among the ranks of a group, for measured times.
+
+    Those of a topology are judged by its routes, and `--collective-costs measured` asks for the
+    times as they are.
+    """
+    if not isinstance(view, MeshView) or hardware is None or collectives == "measured":
+        return LinksOfFile(heeded=False)
+    own = hardware.intra_node_link_bytes_per_s
+    found = []
+    for among in RANKS_IN_A_SERVER:
+        bytes_per_s, latency_ps = view.entry(view.dimension_among(among))
+        link = StatedLink(among, meant.rate_of(own, bytes_per_s), latency_ps)
+        of_sheet = (link.bytes_per_s, link.latency_ps) == (own, ASSUMED_LINK_LATENCY_PS)
+        if view.layout.ranks(among) > 1 and not of_sheet:
+            found.append(link)
+    return LinksOfFile(tuple(found))
+
+
+class MeantRates(Struct, frozen=True):
+    """Rates of the links of all devices of a cluster file, which states one number for them.
+
+    A number from the slowest to the fastest data sheet states what each sheet does; a slower or a
+    faster one changes all of them.
+    """
+
+    slowest: int
+    fastest: int
+
+    @classmethod
+    def of(cls, sheets: Iterable[Hardware | None]) -> "MeantRates":
+        """Of the devices with a data sheet."""
+        rates = [one.intra_node_link_bytes_per_s for one in sheets if one is not None]
+        return cls(min(rates, default=1), max(rates, default=1))
+
+    def rate_of(self, own: int, stated: int) -> int:
+        """What a stated rate means for a device whose data sheet has its own."""
+        nearest = min(max(stated, self.slowest), self.fastest)
+        return own * stated // nearest
 
 
 def collective_spec(

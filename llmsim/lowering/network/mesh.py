@@ -11,7 +11,7 @@ from llmsim.config.errors import InputError
 from llmsim.costs.nccl.plans import Place
 from llmsim.lowering.network.all_to_all import Ports, ports_of
 from llmsim.lowering.network.base import Episode, MeshDescription, NetworkView, NominalNote
-from llmsim.lowering.network.nccl import NcclModel, ServerLinks, about
+from llmsim.lowering.network.nccl import NcclModel, ServerLinks
 from llmsim.model import Collective, Hardware
 
 REMEDY = "name a topology in the cluster file, whose routes collectives then take"
@@ -73,7 +73,7 @@ class MeshView(NetworkView):
     @property
     def inside(self) -> tuple[int, int]:
         """(bytes/s, latency in ps) of the links between data-parallel ranks on one node."""
-        return self._entry(0 if self.nodes > 1 else self.members_dimension)
+        return self.entry(0 if self.nodes > 1 else self.members_dimension)
 
     @cached_property
     def _servers(self) -> int:
@@ -102,7 +102,7 @@ class MeshView(NetworkView):
         """
         between_nodes = crosses and self.node_devices is not None
         last = len(self.spec.bandwidth_bytes_per_s) - 1
-        rate, latency = self._entry(last if between_nodes else dimension)
+        rate, latency = self.entry(last if between_nodes else dimension)
         servers = None if self.nccl is None else self.nccl.servers
         if servers is None or not crosses or self.algorithms.choices:
             return rate, latency
@@ -117,7 +117,7 @@ class MeshView(NetworkView):
         """
         ranks = self.layout.ranks(op.among)
         if not self._crosses(op):
-            inside = nccl.plans_inside(lambda rate: self._joined_at(rate * nccl.machine.pair_links))
+            inside = nccl.plans_inside(lambda rate: True)
             return [Place(ranks, 1, ranks)] if inside else []
         among_members = op.among in ("members", "everyone")
         filled = self._servers if among_members else self._filled(self.layout.stage_ranks)
@@ -128,13 +128,13 @@ class MeshView(NetworkView):
         hop_us = self.spec.latency_ps[-1] / 1e6
         return [Place(ranks, nodes, ranks // nodes, card, hop_us)]
 
-    def _joined_at(self, bytes_per_s: int) -> bool:
-        """Whether `link_bw` is what all links of a device carry together."""
-        return about(self._entry(0)[0], bytes_per_s)
-
     def _library(self, nccl: NcclModel, op: Collective, stage: int) -> NcclModel:
-        """The library on links of `link_bw`, where these are slower than the data sheet's."""
-        return nccl.on_links(min(nccl.machine.link_gb_per_s * 1e9, self._entry(0)[0]))
+        """The library on the links of the file among the ranks; of those on several servers, on
+        the links inside one.
+        """
+        dimension = 0 if self._crosses(op) else self.dimension(op)
+        bytes_per_s, latency_ps = self.entry(dimension)
+        return nccl.on_stated_links(bytes_per_s, latency_ps)
 
     @property
     def _takes_cards(self) -> bool:
@@ -297,7 +297,7 @@ class MeshView(NetworkView):
         return [self._among(self.layout.ranks(op.among), self.link(op))]
 
     def _first_ranks(self, ranks: int) -> Episode:
-        return self._among(ranks, self._entry(0))
+        return self._among(ranks, self.entry(0))
 
     def _among(self, ranks: int, link: tuple[int, int]) -> Episode:
         topology = engine.Topology.fully_connected(ranks, *link)
@@ -309,6 +309,7 @@ class MeshView(NetworkView):
     def _message(self) -> str:
         return "message"
 
-    def _entry(self, dimension: int) -> tuple[int, int]:
+    def entry(self, dimension: int) -> tuple[int, int]:
+        """(bytes/s, latency in ps) that the file's lists have for a dimension."""
         index = min(dimension, len(self.spec.bandwidth_bytes_per_s) - 1)
         return self.spec.bandwidth_bytes_per_s[index], self.spec.latency_ps[index]

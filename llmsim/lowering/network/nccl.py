@@ -17,6 +17,7 @@ from llmsim.costs.nccl.constants import machine_of
 from llmsim.costs.nccl.plans import Chosen, Place, Way, choose, choose_vllm
 from llmsim.costs.nccl.protocols import PHASES, Machine
 from llmsim.costs.nccl.quick_reduce import QuickReduce
+from llmsim.costs.nccl.stated_links import on_link
 from llmsim.model import Collective, Hardware
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class NcclModel(Struct, frozen=True, eq=False):
         """The same library on links of another rate inside the server."""
         scaled = self.machine.scaled(bytes_per_s / 1e9, self.machine.name)
         return replace(self, machine=scaled)
+
+    def on_stated_links(self, bytes_per_s: int, latency_ps: int) -> "NcclModel":
+        """The same library on the links that a cluster file states inside the server."""
+        return replace(self, machine=on_link(self.machine, bytes_per_s, latency_ps))
 
     def on_routes(self, bytes_per_s: float) -> "NcclModel":
         """The same library where two devices are joined at another rate: a device with a link for

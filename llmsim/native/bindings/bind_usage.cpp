@@ -69,10 +69,11 @@ nb::dict costs_activity(const GroupCosts& costs) {
 // When a group's devices worked, on what, and for whom.
 nb::dict group_activity(const Group& group) {
   nb::dict d = costs_activity(group.costs());
-  std::vector<Ps> starts(group.output_times().size());
-  for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = group.output_start(step);
+  const CompletedSteps& steps = group.completed();
+  std::vector<Ps> starts(steps.size());
+  for (std::size_t step = 0; step < starts.size(); ++step) starts[step] = steps.start(step);
   d["start_ps"] = to_array(std::move(starts));
-  d["end_ps"] = to_array(group.output_times());
+  d["end_ps"] = to_array(steps.ends());
   d["scheduled_tokens"] = group.scheduled_tokens();
   nb::list tiers;
   if (group.moves() != nullptr)

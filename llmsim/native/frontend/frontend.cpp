@@ -90,7 +90,7 @@ Ps Frontend::reading_time(RequestId request, std::span<Group* const> candidates)
   const Group& first = *candidates.front();
   const bool is_read = log_.queued[request] != kNever;
   if (is_read || candidates.size() == 1 || !router_->in_api_server()) return 0;
-  if (first.config().role != Role::kBoth || !first.api_servers().empty()) return 0;
+  if (first.config().role != Role::kBoth || first.api_servers().work()) return 0;
   return first.latency_of(request);
 }
 

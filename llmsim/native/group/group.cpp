@@ -10,17 +10,6 @@
 
 namespace llmsim {
 
-namespace {
-
-// Stores `value` for the newest step; the column stays unallocated until the first non-zero value.
-void note(std::vector<Ps>& column, std::size_t steps, Ps value) {
-  if (value == 0 && column.empty()) return;
-  column.resize(steps, 0);
-  column.back() = value;
-}
-
-}  // namespace
-
 Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCosts costs,
              SequenceTable& sequences, RequestLog& log)
     : config_(config),
@@ -31,17 +20,11 @@ Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCost
       costs_(std::move(costs)),
       sequences_(sequences),
       log_(log),
-      slots_(static_cast<std::size_t>(config.depth)),
-      most_futile_preemptions_(kCircles * scheduler_->limits().max_model_len + kMoreCircles) {
-  if (!config.api_server.works()) return;
-  if (config.role != Role::kBoth)
-    throw std::invalid_argument("an API server's work is for groups that give whole answers");
-  if (config.api_server.processes < 1)
-    throw std::invalid_argument("an API server has at least one process");
-  log_.use_api_servers();
-  streamed_.resize(at(config.api_server.processes));
-  for (std::size_t process = 0; process < streamed_.size(); ++process)
-    api_servers_.push_back(std::make_unique<ApiServer>(config.api_server, process, *this));
+      api_servers_(config_, *this),
+      batches_(depth()),
+      calls_(depth()),
+      circling_(scheduler_->limits().max_model_len) {
+  if (api_servers_.work()) log_.use_api_servers();
 }
 
 bool Group::may_queue(RequestId request) const {
@@ -79,10 +62,10 @@ void Group::receive(RequestId request, Ps now) {
   sequences_[request].status = static_cast<std::uint8_t>(Status::kWaiting);
   received_tokens_ += sequences_[request].prompt_tokens;
   ++outstanding_;
-  if (api_servers_.empty())
-    return note_arrival(inbox_, {seen, request});  // a long prompt is overtaken
+  if (!api_servers_.work())
+    return note_arrival(inbox_, seen, request);  // a long prompt is overtaken
   if (is_new) log_.queued[request] = kNever;
-  api_servers_[process_of(request)]->tokenize(request, sequences_[request].prompt_tokens, now);
+  api_servers_.tokenize(request, sequences_[request].prompt_tokens, now);
 }
 
 // A request that another group had before keeps the time when the first engine saw it, and is not
@@ -91,33 +74,13 @@ void Group::tokenized(RequestId request, Ps now) {
   const Ps seen = now + latency_of(request);
   if (log_.scheduled[request] == kNever) log_.tokenized[request] = now;
   if (log_.queued[request] == kNever) log_.queued[request] = seen;
-  note_arrival(inbox_, {seen, request});
-  const auto gone = std::ranges::find(left_early_, request);
-  if (gone != left_early_.end()) {
-    left_early_.erase(gone);
-    note_arrival(aborts_, {seen, request});
-  }
+  note_arrival(inbox_, seen, request);
+  if (api_servers_.left_early(request)) note_arrival(aborts_, seen, request);
   wake_if_idle(now);
 }
 
-// Each process sends the chunks of its own requests.
-void Group::answer_clients(Ps now) {
-  const std::size_t step = output_times_.size() - 1;
-  std::vector<StepAnswers> answers(api_servers_.size(), StepAnswers{step, {}, {}});
-  for (const Item& item : slots_[last_].batch.items)
-    if (item.emits) answers[process_of(item.request)].items.push_back(item);
-  for (const RequestId request : finished_)
-    answers[process_of(request)].finished.push_back(request);
-  for (std::size_t process = 0; process < answers.size(); ++process) {
-    streamed_[process].push_back(now);
-    StepAnswers& mine = answers[process];
-    if (!mine.items.empty() || !mine.finished.empty())
-      api_servers_[process]->stream(std::move(mine), now);
-  }
-}
-
 void Group::streamed(std::size_t process, const StepAnswers& answers, Ps now) {
-  streamed_[process][answers.step] = now;
+  api_servers_.sent(process, answers.step, now);
   for (const Item& item : answers.items) {
     const RequestId request = item.request;
     if (log_.emitted_tokens[request] > 0 && log_.first_streamed[request] == kNever)
@@ -128,44 +91,31 @@ void Group::streamed(std::size_t process, const StepAnswers& answers, Ps now) {
   if (step_ends_ != nullptr) step_ends_->step_ended(now);
 }
 
-bool Group::streams() const {
-  return std::ranges::any_of(api_servers_, [](const auto& server) { return server->streams(); });
-}
-
 void Group::close_api_servers(Ps now) {
-  for (const auto& server : api_servers_)
-    for (const RequestId request : server->close(now)) scheduler_->add(request);
-  for (const RequestId request : left_early_) {
+  const ApiServers::Unseen unseen = api_servers_.close(now);
+  for (const RequestId request : unseen.prompts) scheduler_->add(request);
+  for (const RequestId request : unseen.left) {
     if (log_.queued[request] == kNever) log_.queued[request] = now;
-    note_arrival(aborts_, {now, request});
+    note_arrival(aborts_, now, request);
   }
-  left_early_.clear();
 }
 
 void Group::stir() {
   if (lockstep_ != nullptr) lockstep_->stir(place_);
 }
 
-void Group::insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival) {
-  auto place = queue.end();
-  while (place != queue.begin() && std::prev(place)->seen > arrival.seen) --place;
-  queue.insert(place, arrival);
-}
-
-void Group::note_arrival(std::deque<Arrival>& queue, const Arrival& arrival) {
+void Group::note_arrival(Arrivals& queue, Ps seen, RequestId request) {
   stir();
-  insert_by_time(queue, arrival);
+  queue.add(seen, request);
 }
 
-void Group::transferred(RequestId request, Ps at) { insert_by_time(moved_, {at, request}); }
+void Group::transferred(RequestId request, Ps at) { moved_.add(at, request); }
 
 void Group::drain_inbox(Ps now) {
   if (answers_when_sent()) order_by_sight(now);
-  while (!inbox_.empty() && inbox_.front().seen <= now) {
-    const RequestId request = inbox_.front().request;
-    inbox_.pop_front();
-    futile_preemptions_ = 0;
-    scheduler_->add(request);
+  while (const std::optional<RequestId> request = inbox_.take(now)) {
+    circling_.arrived();
+    scheduler_->add(*request);
   }
   if (!aborts_.empty()) drop_aborted(now);
   tell_load(now);
@@ -174,11 +124,8 @@ void Group::drain_inbox(Ps now) {
 // SGLang's engine has them from the start, and those whose KV may be sent enter its queue in that
 // order (pop_bootstrapped).
 void Group::order_by_sight(Ps now) {
-  const auto later = std::ranges::upper_bound(inbox_, now, {}, &Arrival::seen);
-  std::stable_sort(inbox_.begin(), later, [this](const Arrival& one, const Arrival& other) {
-    return sequences_[one.request].arrival + latency_of(one.request) <
-           sequences_[other.request].arrival + latency_of(other.request);
-  });
+  inbox_.sort_seen(
+      now, [this](RequestId request) { return sequences_[request].arrival + latency_of(request); });
 }
 
 void Group::tell_load(Ps now) {
@@ -197,35 +144,25 @@ Ps Group::latency_of(RequestId request) const {
 // A short message may overtake a long prompt, but is nothing to an engine that has not seen the
 // request.
 void Group::mark_referred(std::vector<bool>& requests) const {
-  for (std::size_t i = 0; i < num_in_flight_ + num_built(); ++i)
-    for (const Item& item : slots_[(oldest_ + i) % slots_.size()].batch.items)
-      requests[at(item.request)] = true;
-  for (const std::deque<Arrival>* queue : {&inbox_, &aborts_, &moved_})
+  for (std::size_t i = 0; i < batches_.num_in_flight() + num_built(); ++i)
+    for (const Item& item : batches_[i].batch.items) requests[at(item.request)] = true;
+  for (const Arrivals* queue : {&inbox_, &aborts_, &moved_})
     for (const Arrival& arrival : *queue) requests[at(arrival.request)] = true;
-  for (const auto& server : api_servers_) server->mark_referred(requests);
+  api_servers_.mark_referred(requests);
 }
 
 void Group::abort(RequestId request, Ps now) {
-  const bool reads = !api_servers_.empty() && api_servers_[process_of(request)]->tokenizes(request);
-  if (reads) return left_early_.push_back(request);
+  if (api_servers_.leaves_early(request)) return;
   const Ps seen = now + config_.api_latency + config_.abort_latency;
-  note_arrival(aborts_, {std::max(seen, log_.queued[request]), request});
+  note_arrival(aborts_, std::max(seen, log_.queued[request]), request);
 }
 
 // One that the engine has not seen yet waits for the next batch, before which it is added and
 // dropped.
 void Group::drop_aborted(Ps now) {
-  std::size_t kept = 0;
-  for (; !aborts_.empty() && aborts_.size() > kept && aborts_[kept].seen <= now;) {
-    const RequestId request = aborts_[kept].request;
-    const auto same = [request](const Arrival& arrival) { return arrival.request == request; };
-    if (std::any_of(inbox_.begin(), inbox_.end(), same)) {
-      ++kept;
-      continue;
-    }
-    aborts_.erase(aborts_.begin() + static_cast<std::ptrdiff_t>(kept));
-    drop(request, now);
-  }
+  const auto has_been_added = [this](RequestId request) { return !inbox_.has(request); };
+  while (const std::optional<RequestId> request = aborts_.take_if(now, has_been_added))
+    drop(*request, now);
 }
 
 void Group::drop(RequestId request, Ps now) {
@@ -236,7 +173,7 @@ void Group::drop(RequestId request, Ps now) {
   if (is_here) {
     if (connector_ != nullptr && connector_->awaits_drain(request)) {
       what = GroupObserver::Dropped::kKv;
-      std::erase_if(moved_, [request](const Arrival& one) { return one.request == request; });
+      moved_.remove(request);
     }
     scheduler_->abort(request);
     note_left(request, now);
@@ -264,8 +201,8 @@ void Group::on_event(Ps now, Phase phase, std::uint32_t argument) {
 
 void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
-  if (!engine_is_held() && unseen_ == 0) return take_output(now);
-  ++unseen_;
+  if (!engine_is_held() && batches_.num_unseen() == 0) return take_output(now);
+  batches_.end_unseen();
   moves_->step_ended(now);
   expect(now);
 }
@@ -273,10 +210,10 @@ void Group::on_step_done(Ps now) {
 void Group::take_output(Ps now) {
   finished_.clear();
   complete_oldest(now, finished_);
-  if (api_servers_.empty()) {
-    completion_->step_done(finished_, slots_[last_].batch.items, now);
+  if (api_servers_.work()) {
+    api_servers_.answer(batches_.last(), finished_, completed_.size() - 1, now);
   } else {
-    answer_clients(now);
+    completion_->step_done(finished_, batches_.last().items, now);
   }
   if (step_ends_ != nullptr) step_ends_->step_ended(now);
   // Whatever else happens at this very time happens before the group schedules.
@@ -302,13 +239,14 @@ void Group::expect(Ps now) {
     wake(now);
     return;
   }
-  if (!hears_posted_ && unseen_ > 0 && !engine_is_held()) {
+  const std::size_t unseen = batches_.num_unseen();
+  if (!hears_posted_ && unseen > 0 && !engine_is_held()) {
     hears_posted_ = true;
     post(now, Phase::kStepDone, kHears);
   }
-  if (!step_done_posted_ && num_timed_ > unseen_) {
+  if (!step_done_posted_ && batches_.num_timed() > unseen) {
     step_done_posted_ = true;
-    post(slots_[(oldest_ + unseen_) % slots_.size()].times.end, Phase::kStepDone);
+    post(batches_[unseen].times.end, Phase::kStepDone);
   }
 }
 
@@ -349,7 +287,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   close_api_servers(now);
   for (const Arrival& arrival : inbox_) scheduler_->add(arrival.request);
   inbox_.clear();
-  for (Arrival& gone : aborts_) gone.seen = std::min(gone.seen, now);
+  aborts_.hasten(now);
   drop_aborted(now);
   for (const RequestId request : requests) {
     scheduler_->abort(request);
@@ -369,18 +307,17 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
 // Batches complete without any of their requests, which frees what was kept for them.
 void Group::cut_steps(Ps now) {
   stir();
-  Ps free = output_times_.empty() ? 0 : output_times_.back();
+  Ps free = completed_.last_end();
   finished_.clear();
-  for (; num_in_flight_ > 0; --num_in_flight_) {
-    const Slot& slot = slots_[oldest_];
-    if (num_timed_ > 0) {
-      --num_timed_;
+  for (; !batches_.empty(); batches_.pop_oldest()) {
+    const Slot& slot = batches_.oldest();
+    if (batches_.num_timed() > 0) {
       const Ps from = std::max({slot.times.start, free, now});
       busy_ -= std::max<Ps>(0, slot.times.end - from);
       free = slot.times.end;
     }
+    batches_.see_oldest();
     if (!slot.batch.empty()) scheduler_->update(slot.batch, finished_);
-    oldest_ = (oldest_ + 1) % slots_.size();
   }
   calls_.clear();
   if (!finished_.empty())
@@ -405,26 +342,25 @@ void Group::fill_slots(Ps now) {
 std::int32_t Group::tokens_from() const {
   const auto stages = static_cast<std::size_t>(costs_.program().num_stages());
   const auto gives_tokens = [this](std::size_t place) {
-    const Batch& batch = slots_[(oldest_ + place) % slots_.size()].batch;
-    return std::ranges::any_of(batch.items, &Item::emits);
+    return std::ranges::any_of(batches_[place].batch.items, &Item::emits);
   };
-  if (config_.stages_wait) return num_in_flight_ > 0 && gives_tokens(num_in_flight_ - 1) ? 1 : 0;
-  if (stages == 1 || calls_.size() < stages) return 0;
-  const auto taken = calls_.begin() + static_cast<std::ptrdiff_t>(calls_.size() - stages + 1);
-  auto place = static_cast<std::size_t>(
-      std::count_if(calls_.begin(), taken, [](const Call& call) { return call.has_batch; }));
+  const std::size_t in_flight = batches_.num_in_flight();
+  if (config_.stages_wait) return in_flight > 0 && gives_tokens(in_flight - 1) ? 1 : 0;
+  const std::optional<std::size_t> before = calls_.batches_before(stages - 1);
+  if (stages == 1 || !before) return 0;
+  std::size_t place = *before;
   while (place > 0 && !gives_tokens(place - 1)) --place;
-  return place == 0 ? 0 : static_cast<std::int32_t>(num_in_flight_ - (place - 1));
+  return place == 0 ? 0 : static_cast<std::int32_t>(in_flight - (place - 1));
 }
 
 // Steps on shared links may still run without a known end.
 StepStart Group::start_of(Ps now) const {
   const std::int32_t before = tokens_from();
-  const Ps ready = std::max(now, copied(next_slot().batch));
+  const Ps ready = std::max(now, copied(batches_.next().batch));
   if (before == 0) return {now, ready};
-  const std::size_t place = num_in_flight_ - at(before);
-  if (place >= num_timed_) return {now, ready, before};
-  return {now, std::max(ready, slots_[(oldest_ + place) % slots_.size()].times.end)};
+  const std::size_t place = batches_.num_in_flight() - at(before);
+  if (place >= batches_.num_timed()) return {now, ready, before};
+  return {now, std::max(ready, batches_[place].times.end)};
 }
 
 // The earliest start with which the first layer and the last one have their KV in time, of the
@@ -441,18 +377,19 @@ Ps Group::copied(const Batch& batch) const {
 
 void Group::hold_until(Ps ready) {
   if (copies_ == nullptr) return;
-  Slot& slot = slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()];
+  Slot& slot = batches_.newest();
   slot.opened = std::max(slot.opened, copied(slot.batch));
   slot.launched = ready;
 }
 
 void Group::run_next(Ps now) {
-  const Batch& batch = next_slot().batch;
+  const Batch& batch = batches_.next().batch;
   const StepStart start = start_of(now);
   if (executor_ != nullptr) announce(now);
-  Slot& slot = next_slot();
+  Slot& slot = batches_.next();
   launch(now);
-  if (num_in_flight_ < depth()) tell_load(now);  // else it waits for the oldest batch first
+  if (batches_.num_in_flight() < depth())
+    tell_load(now);  // else it waits for the oldest batch first
   if (copies_ != nullptr) slot.opened = slot.launched = std::max(now, copied(batch));
   if (executor_ == nullptr) return note_times(chain_.run(costs_, batch, start), now);
   const Batch* one = &batch;
@@ -461,14 +398,14 @@ void Group::run_next(Ps now) {
 
 // Whether the batch just built has to wait for what it moves between tiers.
 bool Group::gate(Ps now) {
-  next_slot().opened = now;
+  batches_.next().opened = now;
   return gated_ = moves_ != nullptr && !moves_->open();
 }
 
 bool Group::open_gate(Ps now) {
   if (!gated_ || !moves_->open()) return false;
   gated_ = false;
-  next_slot().opened = now;
+  batches_.next().opened = now;
   return true;
 }
 
@@ -495,11 +432,8 @@ void Group::use_copies(GroupCopies& copies) {
 }
 
 void Group::hear_of_moved(Ps launched, Ps now) {
-  while (!moved_.empty() && moved_.front().seen <= launched) {
-    const RequestId request = moved_.front().request;
-    moved_.pop_front();
-    hear_of_moved_kv(request, now);
-  }
+  while (const std::optional<RequestId> request = moved_.take(launched))
+    hear_of_moved_kv(*request, now);
 }
 
 void Group::hear_of_moved_kv(RequestId request, Ps now) {
@@ -528,54 +462,29 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears = idle() && !others_run() && !moved_.empty() && moved_.front().seen <= now;
+    const bool hears = idle() && !others_run() && moved_.first() <= now;
     if (!hears) return false;
     hear_of_moved(now, now);
   }
   return true;
 }
 
-// A token, an end, a cancellation, or a victim that was further than ever when it lost its blocks.
-void Group::note_preempting_step() {
-  const SchedulerCounters& c = scheduler_->counters();
-  const std::int64_t progress = c.generation_tokens + c.finished + c.cancelled + c.furthered;
-  futile_preemptions_ = progress == progress_ ? futile_preemptions_ + 1 : 0;
-  progress_ = progress;
-}
-
 // A call without a batch ends as soon as it is the oldest; it is looked at when the queue is full.
 bool Group::has_place(Ps now) {
-  if (calls_.size() == depth() && !calls_.front().has_batch) take_empty_call(now);
-  return calls_.size() < depth();
+  if (calls_.full()) take_empty_call(now);
+  return !calls_.full();
 }
 
 void Group::note_empty_call(Ps now) {
-  if (scheduler_->queues_empty_batches()) calls_.push_back({false, now});
+  if (scheduler_->queues_empty_batches()) calls_.push_empty(now);
 }
 
-// The engine takes what its worker gave to the oldest call, which had no batch: what had moved then
-// (vLLM: kv_connector_no_forward).
-void Group::take_empty_call(Ps now) {
-  hear_of_moved(calls_.front().at, now);
-  calls_.pop_front();
-}
-
-void Group::forget_oldest_call(Ps now) {
-  while (!calls_.front().has_batch) take_empty_call(now);
-  calls_.pop_front();
-}
-
-void Group::record_output(Ps now, const StepTimes& times, const Held& held) {
-  log_.begin_output(static_cast<std::int32_t>(output_times_.size()), now);
-  output_gaps_.push_back(times.start - (output_times_.empty() ? 0 : output_times_.back()));
-  output_times_.push_back(now);
-  note(output_communication_, output_times_.size(), times.communication);
-  note(output_waiting_, output_times_.size(), times.waiting);
-  note(output_m2n_, output_times_.size(), times.m2n);
-  if (held.launched > held.built || !output_held_.empty()) {
-    output_held_.resize(output_times_.size());
-    output_held_.back() = held;
-  }
+// The engine takes what its worker gave to the oldest call, if that had no batch: what had moved
+// then (vLLM: kv_connector_no_forward).
+bool Group::take_empty_call(Ps now) {
+  const std::optional<Ps> made = calls_.take_empty();
+  if (made) hear_of_moved(*made, now);
+  return made.has_value();
 }
 
 void Group::update(const Batch& batch, std::vector<RequestId>& finished) {
@@ -585,8 +494,10 @@ void Group::update(const Batch& batch, std::vector<RequestId>& finished) {
 }
 
 void Group::complete_at_once(const Batch& batch, Ps now) {
-  log_.begin_build(static_cast<std::int32_t>(output_times_.size()));
-  record_output(now, {.start = now, .end = now}, {now, now, now});
+  const auto step = static_cast<std::int32_t>(completed_.size());
+  log_.begin_build(step);
+  log_.begin_output(step, now);
+  completed_.add(now, {.start = now, .end = now}, {now, now, now});
   finished_.clear();
   update(batch, finished_);
   outstanding_ -= static_cast<std::int32_t>(finished_.size());
@@ -600,13 +511,13 @@ bool Group::build_batch(Ps now) {
   while (has_place(now) && !nothing_to_build_ && scheduler_->has_requests()) {
     Slot& slot = free_slot();
     log_.begin_build(
-        static_cast<std::int32_t>(output_times_.size() + num_in_flight_ + num_offers_));
+        static_cast<std::int32_t>(completed_.size() + batches_.num_in_flight() + num_offers_));
     building_ = true;
     scheduler_->schedule(now, slot.batch);
     building_ = false;
-    if (!slot.batch.preempted.empty()) note_preempting_step();
+    if (!slot.batch.preempted.empty()) circling_.preempted(scheduler_->counters());
     if (moves_ != nullptr)
-      moves_->formed(now, static_cast<std::int32_t>(num_in_flight_), !slot.batch.empty());
+      moves_->formed(now, static_cast<std::int32_t>(batches_.num_in_flight()), !slot.batch.empty());
     if (schedule) schedule->built(now, *scheduler_, slot.batch);
     slot.scheduled = now;
     if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
@@ -620,7 +531,7 @@ bool Group::build_batch(Ps now) {
     }
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
-    if (num_in_flight_ == 0 && !passes_together() &&
+    if (idle() && !passes_together() &&
         (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
@@ -641,12 +552,10 @@ bool Group::build_batch(Ps now) {
 }
 
 void Group::launch(Ps now) {
-  Slot& slot = next_slot();
+  Slot& slot = batches_.launch();
   slot.launched = now;
   scheduled_tokens_ += slot.batch.scheduled_tokens();
-  ++num_in_flight_;
-  if (slot.batch.empty()) ++num_dummies_;
-  if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_back({true, now});
+  if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_batch(now);
   if (num_offers_ > 0) --num_offers_;
   joins_idle_ = false;
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
@@ -668,7 +577,7 @@ void Group::attended(std::size_t, std::int32_t behind, std::int32_t layer, Ps at
 void Group::announce(Ps now) {
   const bool hears = reports_layers_ || (executor_ != nullptr && executor_->reports_progress());
   if (observer_ != nullptr && hears)
-    observer_->begins(*this, next_slot().batch, costs_.usage().steps + 1, now);
+    observer_->begins(*this, batches_.next().batch, costs_.usage().steps + 1, now);
 }
 
 bool Group::report_layers() {
@@ -681,8 +590,7 @@ bool Group::report_layers() {
 }
 
 void Group::note_times(const StepTimes& times, Ps now) {
-  Slot& slot = slots_[(oldest_ + num_timed_++) % slots_.size()];
-  slot.times = times;
+  const Slot& slot = batches_.set_times(times);
   busy_ += times.end - std::max(times.start, last_end_);
   last_end_ = times.end;
   if (copies_ != nullptr) copies_->device_runs_until(times.end);
@@ -716,7 +624,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
 
 void Group::note_offer(Ps now) {
   free_slot().opened = now;
-  calls_.push_back({true, now});
+  calls_.push_batch(now);
   if (++num_offers_ == 1) gate(now);
 }
 
@@ -728,7 +636,7 @@ void Group::offer_withheld(Ps now) {
 }
 
 const Batch& Group::offered_or_dummy(Ps now) {
-  Slot& slot = next_slot();
+  Slot& slot = batches_.next();
   if (num_offers_ == 0) {
     slot.batch.make_dummy();
     slot.scheduled = slot.opened = now;
@@ -738,40 +646,36 @@ const Batch& Group::offered_or_dummy(Ps now) {
 
 void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   stir();
-  Slot& slot = slots_[oldest_];
-  record_output(now, slot.times, {slot.scheduled, slot.opened, slot.launched});
-  note(output_encoder_, output_times_.size(),
-       costs_.program().encoder_ps(slot.batch.features.encoder));
+  const Slot& slot = batches_.oldest();
+  log_.begin_output(static_cast<std::int32_t>(completed_.size()), now);
+  completed_.add(now, slot.times, {slot.scheduled, slot.opened, slot.launched});
+  completed_.note_encoder(costs_.program().encoder_ps(slot.batch.features.encoder));
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
   // First, as in vLLM: their tokens are dropped. SGLang's loop hears of them with its next pass.
   if (!aborts_.empty() && !answers_when_sent()) drop_aborted(now);
-  const std::size_t before = finished.size();
-  if (!slot.batch.empty()) {
-    update(slot.batch, finished);
-    if (moves_ != nullptr && unseen_ == 0) moves_->step_ended(now);
-    if (unseen_ > 0) --unseen_;
-    const auto ended = static_cast<std::int32_t>(finished.size() - before);
-    outstanding_ -= ended;
-    if (answers_when_sent()) unsent_ += ended;
-    hear_of_moved(hears_until(slot, now), now);
-    if (key_log_ != nullptr) key_log_->publish(now);
-    if (schedule)
-      schedule->completed(slot.times.end, *scheduler_, std::span(finished).subspan(before));
-  } else {
-    if (moves_ != nullptr) moves_->step_ended(now);
-    hear_of_moved(hears_until(slot, now), now);
-  }
-  last_ = oldest_;
-  oldest_ = (oldest_ + 1) % slots_.size();
   const bool is_dummy = slot.batch.empty();
-  if (is_dummy) --num_dummies_;
-  if (!is_dummy || idles_along()) forget_oldest_call(now);
+  const std::size_t before = finished.size();
+  if (!is_dummy) update(slot.batch, finished);
+  const std::span<const RequestId> ended = std::span(finished).subspan(before);
+  const bool was_seen = !batches_.see_oldest();
+  if (moves_ != nullptr && was_seen) moves_->step_ended(now);
+  outstanding_ -= static_cast<std::int32_t>(ended.size());
+  if (answers_when_sent()) unsent_ += static_cast<std::int32_t>(ended.size());
+  hear_of_moved(hears_until(slot, now), now);
+  if (!is_dummy) {
+    if (key_log_ != nullptr) key_log_->publish(now);
+    if (schedule) schedule->completed(slot.times.end, *scheduler_, ended);
+  }
+  batches_.pop_oldest();
+  if (!is_dummy || idles_along()) {
+    while (take_empty_call(now)) {
+    }
+    calls_.pop_batch();
+  }
   // Where vLLM's engine has found nothing to run, it runs a dummy behind the output that it waited
   // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop).
   if (!is_dummy && owes_dummy_) joins_idle_ = true;
   if (!is_dummy) owes_dummy_ = false;
-  --num_in_flight_;
-  --num_timed_;
   nothing_to_build_ = false;
   tell_load(now);
 }

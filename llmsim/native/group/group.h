@@ -3,16 +3,19 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/sparse_column.h"
 #include "events/entity.h"
-#include "group/api_server.h"
+#include "group/api_servers.h"
+#include "group/arrivals.h"
+#include "group/batch_ring.h"
+#include "group/call_queue.h"
+#include "group/circling.h"
+#include "group/completed_steps.h"
 #include "group/completion.h"
+#include "group/group_config.h"
 #include "group/observers.h"
 #include "group/posted_reads.h"
 #include "kv/tiers/group_moves.h"
@@ -24,24 +27,6 @@
 namespace llmsim {
 
 class LockstepGroup;
-struct OffloadConfig;
-
-// Why a step began later than it was built: until `opened` for KV that its batch waited for, from
-// then until `launched` for the other members of its domain.
-struct Held {
-  Ps built = 0, opened = 0, launched = 0;
-};
-
-// One batch in flight. Times are ps; the device starts it when it is free.
-struct Slot {
-  Batch batch;
-  Ps scheduled = 0;  // when it was built
-  Ps opened = 0;     // when the KV that it waits for was there
-  Ps launched = 0;
-  StepTimes times;
-  std::size_t row = 0;  // of the step recorder
-};
-
 class GroupObserver;
 
 // What an engine last told the coordinator of its data-parallel ranks: when it had taken requests
@@ -58,34 +43,6 @@ class StepEnds {
   virtual ~StepEnds() = default;
   virtual void step_ended(Ps now) = 0;
 };
-
-// What a group does with a request: all of it, its prompt, everything after the prompt, or nothing,
-// since its devices compute the FFNs of other groups' batches.
-enum class Role : std::uint8_t { kBoth, kPrefill, kDecode, kFfn };
-
-struct GroupConfig {
-  std::int32_t index = 0;
-  std::int32_t model = 0;    // which of the deployment's models it serves
-  std::int32_t depth = 1;    // batches in flight: 1 synchronous, 2 asynchronous
-  bool stages_wait = false;  // the first of several stages waits for the tokens of the batch before
-                             // (Model Runner V1)
-  Role role = Role::kBoth;
-  Ps api_latency = 0;                    // from a request's arrival until the engine sees it
-  Ps abort_latency = 0;                  // and more of it until it learns that a client has gone
-  std::int32_t max_queued_requests = 0;  // that wait; more are turned away; 0: no limit
-  std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
-  Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
-  ApiServerConfig api_server;            // work of its API server's processes
-  std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
-  std::shared_ptr<const Drafter>
-      drafter{};  // who proposes drafts; null: nobody, or not on its devices
-};
-
-// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody.
-// It computes at least one token per step, so it is further than ever after as many steps as the
-// model length has tokens. A group that preempts in kCircles times as many steps, and in
-// kMoreCircles on top, while nothing gets further, runs in circles.
-inline constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
 
 // The argument of kStepDone where the engine hears late that its oldest batch has ended.
 inline constexpr std::uint32_t kHears = 1;
@@ -124,8 +81,7 @@ class Group final : public Entity, public StepSink {
   void tokenized(RequestId request, Ps now);
   // A process of its API server has sent what a step gave to the clients.
   void streamed(std::size_t process, const StepAnswers& answers, Ps now);
-  // Processes of its API server; none where it takes no time. Each is entered into the loop.
-  const std::vector<std::unique_ptr<ApiServer>>& api_servers() const { return api_servers_; }
+  const ApiServers& api_servers() const { return api_servers_; }
   // The client of a request that was received has gone; the engine learns it api_latency and
   // abort_latency later, and acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
@@ -159,7 +115,7 @@ class Group final : public Entity, public StepSink {
   }
   bool paused() const { return paused_; }
   // Whether no step is in flight, nor built and waiting to begin, and clients have all tokens.
-  bool quiet() const { return idle() && num_offers_ == 0 && !gated_ && !streams(); }
+  bool quiet() const { return idle() && num_offers_ == 0 && !gated_ && !api_servers_.stream(); }
   // Tokens whose KV it holds for the request.
   std::int32_t kv_tokens(RequestId request) const { return sequences_[request].num_computed; }
   // Who hears of the ends of its steps, and of its API server's answers; null: nobody.
@@ -216,9 +172,11 @@ class Group final : public Entity, public StepSink {
 
   // Null: nothing is below it.
   const GroupMoves* moves() const { return moves_; }
-  bool idle() const { return num_in_flight_ == 0; }
+  bool idle() const { return batches_.empty(); }
   // kEndOfTime: nobody knows yet when the oldest batch in flight ends.
-  Ps next_output() const { return num_timed_ > 0 ? slots_[oldest_].times.end : kEndOfTime; }
+  Ps next_output() const {
+    return batches_.num_timed() > 0 ? batches_.oldest().times.end : kEndOfTime;
+  }
 
   // For the lock-step group that it is a member of. `offer` builds batches for at most so many
   // rounds behind `round`, if there is a place for them and work; a member without work joins a
@@ -227,7 +185,7 @@ class Group final : public Entity, public StepSink {
     lockstep_ = lockstep;
     place_ = place;
     idles_along_ = idles_along;
-    slots_.resize(2 * depth());
+    batches_.resize(2 * depth());
   }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round, std::int64_t rounds_ahead);
@@ -242,16 +200,18 @@ class Group final : public Entity, public StepSink {
   // further behind its dummies than they may be behind batches. Dummies take no place in the queue
   // of batches of vLLM's engine.
   bool full() const {
-    if (idles_along()) return num_in_flight_ == depth();
-    if (num_in_flight_ - num_dummies_ == depth()) return true;
-    return num_in_flight_ >= depth() && newest_is_dummy();
+    const std::size_t in_flight = batches_.num_in_flight();
+    if (idles_along()) return in_flight == depth();
+    if (in_flight - batches_.num_dummies() == depth()) return true;
+    return in_flight >= depth() && batches_.newest().batch.empty();
   }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
   bool settled() const { return (full() || has_offer() || joins_idle_ || withholds()) && !load_; }
   bool may_join_idle() const {
     const bool has_work = !idles_along() && scheduler_->has_requests();
-    return num_in_flight_ < depth() && !gated_ && num_offers_ == 0 &&
-           (!has_work || num_in_flight_ == num_dummies_);
+    const std::size_t in_flight = batches_.num_in_flight();
+    return in_flight < depth() && !gated_ && num_offers_ == 0 &&
+           (!has_work || in_flight == batches_.num_dummies());
   }
   // It joins the next round with a dummy, whatever comes before that round begins.
   void join_idle() { joins_idle_ = true; }
@@ -262,7 +222,7 @@ class Group final : public Entity, public StepSink {
   }
   const Batch& offered_or_dummy(Ps now);
   // When the next slot's batch has what is copied for it; and the newest one begins only then.
-  Ps copied() const { return copied(next_slot().batch); }
+  Ps copied() const { return copied(batches_.next().batch); }
   void hold_until(Ps ready);
   // Whether the call that found nothing to run may find something in the next one, for which it
   // waits until all members have found nothing.
@@ -284,11 +244,8 @@ class Group final : public Entity, public StepSink {
   bool report_layers();
   // When the engine next sees a request, or that one is gone or that KV has moved, or kEndOfTime.
   Ps next_inbox() const {
-    const auto first = [](const std::deque<Arrival>& queue) {
-      return queue.empty() ? kEndOfTime : queue.front().seen;
-    };
     const bool hears = !gated_ && num_offers_ == 0 && !others_run();
-    return std::min({hears ? first(moved_) : kEndOfTime, first(inbox_), first(aborts_)});
+    return std::min({hears ? moved_.first() : kEndOfTime, inbox_.first(), aborts_.first()});
   }
   std::int32_t num_waiting() const { return scheduler_->num_waiting() + num_unseen(); }
   std::int32_t num_running() const { return scheduler_->num_running(); }
@@ -307,38 +264,24 @@ class Group final : public Entity, public StepSink {
   void promise(std::int32_t requests) { promised_ += requests; }
   bool has_requests() const { return scheduler_->has_requests() || !inbox_.empty(); }
 
-  // One entry per completed batch, in order: when it ended.
-  const std::vector<Ps>& output_times() const { return output_times_; }
-  // When it started.
-  Ps output_start(std::size_t step) const {
-    return (step > 0 ? output_times_[step - 1] : 0) + output_gaps_[step];
-  }
-  // The same as the request's client sees it.
+  // Of batches, in order.
+  const CompletedSteps& completed() const { return completed_; }
+  // When its steps' outputs were there, as the request's client sees it.
   const std::vector<Ps>& client_times(RequestId request) const {
-    return api_servers_.empty() ? output_times_ : streamed_[process_of(request)];
+    return api_servers_.work() ? api_servers_.times_of(request) : completed_.ends();
   }
-  // How much of each was collectives; empty where nothing ever was.
-  const std::vector<Ps>& output_communication() const { return output_communication_; }
-  // How much of each was waiting for other ranks or stages; empty where nothing ever waits.
-  const std::vector<Ps>& output_waiting() const { return output_waiting_; }
-  // How much of each was transfers between attention and FFN; empty where nothing ever was.
-  const std::vector<Ps>& output_m2n() const { return output_m2n_; }
-  // What of them was an encoder's computing; may be shorter: then nothing.
-  const std::vector<Ps>& output_encoder() const { return output_encoder_; }
-  // Why each began later than it was built; empty where none ever did.
-  const std::vector<Held>& output_held() const { return output_held_; }
   Ps busy() const { return busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
   std::int64_t unlaunched_tokens() const {
     std::int64_t tokens = 0;
     for (std::size_t i = 0; i < num_built() + (building_ ? 1 : 0); ++i)
-      for (const Item& item : slots_[(oldest_ + num_in_flight_ + i) % slots_.size()].batch.items)
+      for (const Item& item : batches_[batches_.num_in_flight() + i].batch.items)
         tokens += item.tokens;
     return tokens;
   }
-  // Whether its requests only take KV blocks from each other: kCircles tells how this is known.
-  bool circles() const { return futile_preemptions_ > most_futile_preemptions_; }
+  // Whether its requests only take KV blocks from each other.
+  bool circles() const { return circling_.found(); }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
   std::int64_t idle_with_work() const { return idle_with_work_; }
   const std::vector<RequestId>& rejected() const { return rejected_; }
@@ -361,14 +304,8 @@ class Group final : public Entity, public StepSink {
   void update(const Batch& batch, std::vector<RequestId>& finished);
   // Requests that its engine has not seen.
   std::int32_t num_unseen() const {
-    std::int32_t prompts = static_cast<std::int32_t>(inbox_.size());
-    for (const auto& server : api_servers_) prompts += server->num_prompts();
-    return prompts;
+    return static_cast<std::int32_t>(inbox_.size()) + api_servers_.num_prompts();
   }
-  std::size_t process_of(RequestId request) const { return at(request) % api_servers_.size(); }
-  void answer_clients(Ps now);
-  // Whether tokens of answers are on their way to clients.
-  bool streams() const;
   void close_api_servers(Ps now);
   void cut_steps(Ps now);
   void on_step_done(Ps now);
@@ -386,15 +323,9 @@ class Group final : public Entity, public StepSink {
     schedule_at_ = at;
     post(at, Phase::kSchedule);
   }
-  struct Arrival {
-    Ps seen;
-    RequestId request;
-  };
   // Something has changed for it.
   void stir();
-  // Behind what is seen at the same time.
-  static void insert_by_time(std::deque<Arrival>& queue, const Arrival& arrival);
-  void note_arrival(std::deque<Arrival>& queue, const Arrival& arrival);
+  void note_arrival(Arrivals& queue, Ps seen, RequestId request);
   void drain_inbox(Ps now);
   void tell_load(Ps now);
   void run_next(Ps now);
@@ -409,9 +340,8 @@ class Group final : public Entity, public StepSink {
   bool withholds() const { return rounds_ != nullptr && rounds_->withholds(); }
   void note_offer(Ps now);
   bool has_place(Ps now);
+  bool take_empty_call(Ps now);
   void note_empty_call(Ps now);
-  void forget_oldest_call(Ps now);
-  void take_empty_call(Ps now);
   bool gate(Ps now);
   // True when the batch that waited may start now.
   bool open_gate(Ps now);
@@ -419,8 +349,6 @@ class Group final : public Entity, public StepSink {
   bool engine_is_held() const { return gated_ && engine_waits_; }
   void take_output(Ps now);
   bool build_next(Ps now);
-  // The next batch in order has ended, with these times.
-  void record_output(Ps now, const StepTimes& times, const Held& held);
   // A batch that takes no time ends at once, before those in flight.
   void complete_at_once(const Batch& batch, Ps now);
   bool build_batch(Ps now);
@@ -428,17 +356,12 @@ class Group final : public Entity, public StepSink {
   std::size_t depth() const { return static_cast<std::size_t>(config_.depth); }
   // Batches that take a place in the engine's queue.
   std::size_t num_queued() const {
-    return num_in_flight_ + num_offers_ - (idles_along() ? 0 : num_dummies_);
+    return batches_.num_in_flight() + num_offers_ - (idles_along() ? 0 : batches_.num_dummies());
   }
   // Batches that have been built and not launched.
   std::size_t num_built() const { return gated_ ? 1 : num_offers_; }
-  bool newest_is_dummy() const {
-    return slots_[(oldest_ + num_in_flight_ - 1) % slots_.size()].batch.empty();
-  }
-  Slot& next_slot() { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
-  const Slot& next_slot() const { return slots_[(oldest_ + num_in_flight_) % slots_.size()]; }
   // The slot of the next batch that is built.
-  Slot& free_slot() { return slots_[(oldest_ + num_in_flight_ + num_offers_) % slots_.size()]; }
+  Slot& free_slot() { return batches_[batches_.num_in_flight() + num_offers_]; }
   void drop_aborted(Ps now);
   void drop(RequestId request, Ps now);
   // The request has left its scheduler without an answer.
@@ -456,7 +379,6 @@ class Group final : public Entity, public StepSink {
   bool others_run() const;
   // Until when a scheduler hears of what has moved, with the output of a step.
   Ps hears_until(const Slot& slot, Ps now) const;
-  void note_preempting_step();
 
   GroupConfig config_;
   std::unique_ptr<PublishedLoad> load_;  // null: nobody asks for it
@@ -476,33 +398,23 @@ class Group final : public Entity, public StepSink {
   bool step_done_posted_ = false;
   std::vector<RequestId> finished_;  // scratch
   HandedBack handed_back_;
-  std::deque<Arrival> inbox_, aborts_;
-  std::vector<std::unique_ptr<ApiServer>> api_servers_;
-  std::vector<std::vector<Ps>> streamed_;  // by process and step: when its answers were sent
-  std::vector<RequestId> left_early_;      // clients that went before their prompts were tokenised
-  std::deque<Arrival> moved_;  // KV that has been moved, and its scheduler does not know yet
+  Arrivals inbox_, aborts_;
+  Arrivals moved_;  // KV that has been moved, and its scheduler does not know yet
+  ApiServers api_servers_;
   Completion* completion_ = nullptr;
   GroupObserver* observer_ = nullptr;
   StepEnds* step_ends_ = nullptr;
   bool paused_ = false;
   std::vector<Reserved> reserved_;  // scratch
   PostedReads posted_reads_;
-  std::vector<Slot> slots_;  // ring of `depth` slots, reused; of a member twice as many
-  std::size_t oldest_ = 0, last_ = 0, num_in_flight_ = 0, num_timed_ = 0;
-  // A call of the scheduler, and when it was; one that gave no batch takes a place, too (vLLM:
-  // EngineCore.step_with_batch_queue).
-  struct Call {
-    bool has_batch;
-    Ps at;
-  };
-  std::deque<Call> calls_;  // the engine's queue of batches, oldest first
+  BatchRing batches_;  // `depth` slots; of a member twice as many
+  CallQueue calls_;
   bool nothing_to_build_ =
       false;  // until the next output: an empty schedule occupies its slot, as in vLLM
   LockstepGroup* lockstep_ = nullptr;
-  std::size_t place_ = 0;        // among its members
-  bool idles_along_ = false;     // as its lock-step group says
-  std::size_t num_offers_ = 0;   // batches that wait for the other members' rounds
-  std::size_t num_dummies_ = 0;  // in flight
+  std::size_t place_ = 0;       // among its members
+  bool idles_along_ = false;    // as its lock-step group says
+  std::size_t num_offers_ = 0;  // batches that wait for the other members' rounds
   bool joins_idle_ = false;
   bool owes_dummy_ = false;  // its engine found nothing to run, and waits for its oldest batch
   bool building_ = false;
@@ -510,19 +422,12 @@ class Group final : public Entity, public StepSink {
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers
   // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
   bool engine_waits_ = false;
-  std::size_t unseen_ = 0;  // batches in flight that have ended since, which its engine learns then
-  bool hears_posted_ = false;  // that it learns of the oldest one
+  bool hears_posted_ = false;  // that it learns of the oldest batch that has ended meanwhile
   Ps last_end_ = 0, busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
-  // Steps in a row that preempted, without a token, an end, an arrival, or a request further than
-  // ever in between.
-  std::int64_t futile_preemptions_ = 0, most_futile_preemptions_;
-  std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
-  std::vector<Ps> output_times_, output_communication_, output_waiting_, output_m2n_,
-      output_encoder_;
-  SparseColumn output_gaps_;  // from the end of the batch before to a batch's start
-  std::vector<Held> output_held_;
+  Circling circling_;
+  CompletedSteps completed_;
   std::vector<RequestId> rejected_;
 };
 

@@ -101,7 +101,7 @@ Group& Simulation::make_group(const GroupSpec& spec) {
   if (live_) group->step_tokens = std::make_unique<StepTokens>();
   if (spec.record_schedule) group->schedule = std::make_unique<ScheduleRecorder>();
   enter(*group);
-  for (const auto& server : group->api_servers()) enter(*server);
+  for (const auto& server : group->api_servers().processes()) enter(*server);
   return *groups_.emplace_back(std::move(group));
 }
 

@@ -52,12 +52,12 @@ class StepSums {
       : overlaps(group.overlaps()),
         offloads_(group.config().offload != nullptr),
         group_(group),
-        end_(group.output_times()),
-        communication_(group.output_communication()),
-        m2n_(group.output_m2n()),
-        waited_(group.output_waiting()),
-        encoder_(group.output_encoder()),
-        held_(group.output_held()) {
+        end_(group.completed().ends()),
+        communication_(group.completed().communication()),
+        m2n_(group.completed().m2n()),
+        waited_(group.completed().waiting()),
+        encoder_(group.completed().encoder()),
+        held_(group.completed().held()) {
     sums_.reserve(end_.size() / kEvery + 1);
     Sums sums;
     for (std::size_t k = 0; k < end_.size(); ++k) {
@@ -68,7 +68,7 @@ class StepSums {
   }
 
   Ps end(std::size_t k) const { return end_[k]; }
-  Ps start(std::size_t k) const { return group_.output_start(k); }
+  Ps start(std::size_t k) const { return group_.completed().start(k); }
 
   // Of the steps first .. last, the time before each of them included.
   Sums over(std::size_t first, std::size_t last) const {

@@ -110,12 +110,12 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"busy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy(); }},
     {"communication_ps",
      [](const Totals& t) -> std::int64_t {
-       const std::vector<Ps>& steps = t.group.output_communication();
+       const std::vector<Ps>& steps = t.group.completed().communication();
        return std::accumulate(steps.begin(), steps.end(), Ps{0});
      }},
     {"m2n_ps",
      [](const Totals& t) -> std::int64_t {
-       const std::vector<Ps>& steps = t.group.output_m2n();
+       const std::vector<Ps>& steps = t.group.completed().m2n();
        return std::accumulate(steps.begin(), steps.end(), Ps{0});
      }},
     {"m2n_bytes", [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.sent_bytes; }},

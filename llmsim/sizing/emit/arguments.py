@@ -15,7 +15,7 @@ SGLANG = {
     "max_num_seqs": "--max-running-requests",
     "max_num_batched_tokens": "--chunked-prefill-size",
 }
-"""Engine options of the cluster file, and SGLang's names for them."""
+"""Engine options of the cluster file, of one rank, and SGLang's names for those of all ranks."""
 
 
 def vllm_arguments(plan: Plan, pool: Pool) -> list[str]:
@@ -105,7 +105,7 @@ def sglang_arguments(plan: Plan, pool: Pool) -> list[str]:
         words += ["--ep-size", str(shape.ep)]
     for name, value in plan.engine:
         if name in SGLANG:
-            words += [SGLANG[name], str(value)]
+            words += [SGLANG[name], str(value * shape.dp)]
     if pool.role:
         words += ["--disaggregation-mode", pool.role]
     return words

@@ -41,7 +41,9 @@ WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
 }
 """One number per run (s, requests/s, tokens/s): its chance is known over several seeds only."""
 RESAMPLED_VALUES = 20_000_000
-"""Values drawn for one statistic: bounds time and memory for long runs."""
+"""Values drawn for one statistic: bounds time for long runs."""
+DRAWN_AT_ONCE = 100_000
+"""Values of resamples that are drawn and sorted together, or of one resample: bounds memory."""
 MOST_RESAMPLES, FEWEST_RESAMPLES = 500, 100
 MOST_LOG_RATIO = 100.0
 """Of an interval's end: further up it says nothing, and its exponential would leave floats."""
@@ -132,14 +134,18 @@ def _freedom(count: int, percentile: float | None) -> int:
 
 
 def _statistics(values: Float64) -> Float64:
-    """Shape (statistics,): the mean and the percentiles, linear between neighbours in rank."""
+    """Shape (..., statistics) of values of shape (..., requests): the mean and the percentiles,
+    linear between neighbours in rank.
+    """
     ordered = np.sort(values)
+    last = ordered.shape[-1] - 1
     percentiles = [percentile for percentile in STATISTICS.values() if percentile is not None]
-    ranks = np.array(percentiles) / 100 * (len(ordered) - 1)
+    ranks = np.array(percentiles) / 100 * last
     below = ranks.astype(np.int64)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    between = ordered[below] + (ranks - below) * (ordered[above] - ordered[below])
-    return np.concatenate(([ordered.mean()], between))
+    above = np.minimum(below + 1, last)
+    lower, upper = ordered[..., below], ordered[..., above]
+    between = lower + (ranks - below) * (upper - lower)
+    return np.concatenate((ordered.mean(axis=-1, keepdims=True), between), axis=-1)
 
 
 def _resampled(a: Float64, b: Float64, rng: np.random.Generator) -> tuple[Float64, Float64]:
@@ -149,9 +155,11 @@ def _resampled(a: Float64, b: Float64, rng: np.random.Generator) -> tuple[Float6
     count = len(a)
     resamples = int(np.clip(RESAMPLED_VALUES // count, FEWEST_RESAMPLES, MOST_RESAMPLES))
     befores, afters = np.empty((2, resamples, len(STATISTICS)))
-    for number in range(resamples):
-        rows = _block_rows(count, rng)
-        befores[number], afters[number] = _statistics(a[rows]), _statistics(b[rows])
+    at_once = max(1, DRAWN_AT_ONCE // count)
+    for first in range(0, resamples, at_once):
+        part = slice(first, min(first + at_once, resamples))
+        rows = _block_rows(count, part.stop - part.start, rng)
+        befores[part], afters[part] = _statistics(a[rows]), _statistics(b[rows])
     return befores, afters
 
 
@@ -159,11 +167,12 @@ def _block_length(count: int) -> int:
     return max(1, min(round(2 * math.sqrt(count)), count // FEWEST_BLOCKS))
 
 
-def _block_rows(count: int, rng: np.random.Generator) -> Int64:
+def _block_rows(count: int, resamples: int, rng: np.random.Generator) -> Int64:
+    """The requests of each resample, of shape (resamples, count)."""
     length = _block_length(count)
-    starts = rng.integers(0, count, size=-(-count // length))
-    rows = (starts[:, None] + np.arange(length)[None, :]) % count
-    return rows.ravel()[:count]
+    starts = rng.integers(0, count, size=(resamples, -(-count // length), 1))
+    rows = (starts + np.arange(length)) % count
+    return rows.reshape(resamples, -1)[:, :count]
 
 
 def _of_seeds(ends: Sequence[tuple[float, float]], alpha: float) -> Difference:

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from llmsim.config import EngineOverrides, parse_cluster, resolve
 from llmsim.config.engine.profile import load_profile
+from llmsim.core import Provenance
 from llmsim.costs.collectives import among_whom
+from llmsim.costs.compile import SCALED_LINKS, UNUSED_LINKS
 from llmsim.costs.source import EngineVersions
 from llmsim.costs.sources.silicon.database import Database, nearest_first, of_release
 from llmsim.lowering import LoweredDeployment, LoweringOptions, lower
 from llmsim.lowering.group import engine_versions
+from llmsim.lowering.network.collective_costs import MeantRates
 from tests.lowering.clusters import cluster, model
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -96,19 +99,34 @@ def collective_prices(found: LoweredDeployment) -> dict[str, tuple[str, np.ndarr
     return {name: (among[name], np.concatenate(times)) for name, times in prices.items()}
 
 
-SOURCES = [("roofline", "auto"), ("roofline", "links"), ("plug-in", "auto"), ("plug-in", "links")]
-MEASURED = [("silicon", "auto"), ("silicon", "links"), ("auto", "auto"), ("plug-in", "measured")]
+SOURCES = [
+    (source, collectives)
+    for source in ("roofline", "plug-in")
+    for collectives in ("auto", "links", "nccl")
+]
+MEASURED = [
+    ("silicon", "auto"), ("silicon", "links"), ("silicon", "nccl"), ("auto", "auto"),
+    ("silicon", "measured"), ("plug-in", "measured"),
+]  # fmt: skip
 CASES = [pytest.param(*one, id="-".join(one)) for one in SOURCES]
 CASES += [pytest.param(*one, id="-".join(one), marks=needs_database) for one in MEASURED]
+IN_A_SERVER = ("tp", "ep", "dp", "dp x ep", "dp x tp", "dcp", "pcp")
+
+
+def said_of_links(found: LoweredDeployment, what: str) -> set[str]:
+    """Among whom a note says something of the links that measured times are on."""
+    pattern = rf"collectives among (.*?) take measured times .*: {what}"
+    return {one for note in found.notes for one in re.findall(pattern, note)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("source", "collectives"), CASES)
-def test_stated_links_price_collectives_or_a_note_says_among_whom_they_do_not(
+def test_stated_links_price_collectives_unless_measured_times_are_asked_for(
     tmp_path: Path, layout: str, source: str, collectives: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another link_bw, and another link_latency, change every collective; measured ones alone, by a
-    note, neither. The rates are below those of network cards, which bound what crosses servers.
+    """Another link_bw, and another link_latency, change every collective; those that measured times
+    are asked for alone, by a note, neither. The rates are below those of network cards, which bound
+    what crosses servers.
     """
     if collectives == "measured" and layout == "pairs":
         pytest.skip("no table has exchanges of rows")
@@ -118,22 +136,78 @@ def test_stated_links_price_collectives_or_a_note_says_among_whom_they_do_not(
     )
     stated = collective_prices(base)
     assert stated
-    said = {
-        one
-        for note in base.notes
-        for one in re.findall(r"collectives among (.*?) take measured times", note)
-    }
+    unused, scaled = (said_of_links(base, what) for what in (UNUSED_LINKS, SCALED_LINKS))
     for name, (among, ps) in stated.items():
         for other in (wider, nearer):
             changed = collective_prices(other)[name][1]
-            if among in said:
+            if among in unused:
                 assert (changed == ps).all(), name
             else:
                 assert (changed <= ps).all() and changed[-1] < ps[-1], (name, among)
+    assert bool(unused) <= (collectives == "measured")
     measured = source in ("silicon", "auto") and collectives == "auto"
-    assert bool(said) <= (measured or collectives == "measured")
-    if measured and layout in ("tp", "ep", "dp x ep", "dp x tp"):
-        assert said, "silicon prices collectives inside a node"
+    assert bool(scaled) == (measured and layout in (*IN_A_SERVER, "tp x pp"))
+
+
+HALF, SHEET, TWICE = 225.0, 450.0, 900.0
+
+
+@needs_database
+@pytest.mark.parametrize("layout", IN_A_SERVER)
+def test_the_links_of_the_data_sheet_are_those_that_were_measured(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file states of them then changes nothing, and slower links make nothing faster, at
+    any size.
+    """
+
+    def priced(collectives: str, links: tuple[float, int]) -> dict[str, Any]:
+        found = lowered_with(tmp_path, layout, "silicon", collectives, links, monkeypatch)
+        return collective_prices(found)
+
+    measured, sheet = priced("measured", (HALF, 0)), priced("auto", (SHEET, 1000))
+    slower, faster = priced("auto", (HALF, 1000)), priced("auto", (TWICE, 1000))
+    later, nearer = priced("auto", (SHEET, 5000)), priced("auto", (SHEET, 0))
+    assert sheet
+    for name, (_, ps) in sheet.items():
+        assert (ps == measured[name][1]).all()
+        for longer, shorter in ((slower, faster), (later, nearer)):
+            assert (longer[name][1] >= ps).all() and (longer[name][1] > ps).any()
+            assert (shorter[name][1] <= ps).all() and ((shorter[name][1] > 0) == (ps > 0)).all()
+
+
+@needs_database
+def test_the_source_says_from_which_links_to_which(tmp_path: Path) -> None:
+    """A number's source is part of the result; times on other links are not measured ones."""
+    document = cluster(LLAMA, num_npus=4, tp_size=4) | {"link_bw": HALF, "link_latency": 1500}
+    deployment = resolve(parse_cluster(json.dumps(document), "test.json"), EngineOverrides())
+    costs = lower(deployment, LoweringOptions(cost_source="silicon")).groups[0].costs
+    reduces = [op for op in costs.ops if op.name == "all_reduce"]
+    assert reduces
+    for op in reduces:
+        assert op.source.endswith("from links of 450 GB/s and 1000 ns to 225 GB/s and 1500 ns")
+        assert set(op.provenance.tolist()) == {int(Provenance.SCALED)}
+
+
+@pytest.mark.parametrize(
+    ("own", "stated", "meant"),
+    [(32, 16, 16), (450, 16, 225), (32, 32, 32), (450, 200, 450), (32, 450, 32), (450, 900, 900)],
+)
+def test_one_number_for_several_cards_states_what_their_data_sheets_do(
+    own: int, stated: int, meant: int
+) -> None:
+    """A file has one link_bw for cards whose links differ: only beyond all of them it changes
+    them.
+    """
+    assert MeantRates(32, 450).rate_of(own, stated) == meant
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from([32, 64, 450]))
+@settings(derandomize=True)
+def test_a_slower_number_never_means_a_faster_link(one: int, other: int, own: int) -> None:
+    means = MeantRates(32, 450).rate_of
+    assert means(own, min(one, other)) <= means(own, max(one, other))
+    assert MeantRates(own, own).rate_of(own, one) == one
 
 
 @pytest.mark.parametrize("layout", ["tp", "pp", "tp x pp", "dp x tp"])

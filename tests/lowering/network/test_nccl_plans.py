@@ -238,7 +238,7 @@ def test_a_topology_keeps_measured_times_where_they_fit_its_links(tmp_path: Path
     path = model(tmp_path, heads=16, kv_heads=16)
 
     def with_topology(topology: Any, **layout: Any) -> LoweredDeployment:
-        document = cluster(path, **layout)
+        document = cluster(path, **layout) | {"link_bw": 450, "link_latency": 1000}
         if topology is not None:
             name = tmp_path / "topology.json"
             name.write_text(json.dumps(topology))

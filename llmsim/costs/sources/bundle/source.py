@@ -335,7 +335,7 @@ def expected_moe_us(table: Table, op: Moe, counts: Floats) -> Floats:
     Bilinear in the table's (tokens, activated experts), whose rows of equal tokens need not have
     the same experts.
     """
-    touched = np.clip(op.touched(counts), min(op.topk, op.experts_local) + op.always, op.held)
+    touched = np.minimum(op.touched(counts), op.held)
     as_many = counts * op.experts_local / op.experts_total + counts * op.always / op.topk
     return moe_us(table, as_many, touched)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
+from llmsim.costs.nccl.stated_links import CUSTOM_EAGER, CUSTOM_GRAPH, TableLinks
 from llmsim.costs.source import PEER_TO_PEER, THROUGH_HOST, CostRequest, Curve, to_ps
 from llmsim.costs.sources.silicon.database import Database, TablePath, read_columns
 
@@ -51,22 +52,30 @@ class CollectiveTables:
         sizes = (
             np.arange(last + 1, dtype=np.float64) * op.collective_bytes_per_token / ELEMENT_BYTES
         )
-        if op.collective == "all_reduce":
-            return self._all_reduce(sizes, last, ranks)
-        found = self._nccl(op.collective, ranks)
+        links = self._request.links.among(op.among, self._request.hardware)
+        curve = self._curve(op.collective, sizes, ranks, links)
+        return None if curve is None else links.marked(curve)
+
+    def _curve(self, name: str, sizes: Floats, ranks: int, links: TableLinks) -> Curve | None:
+        if name == "all_reduce":
+            return self._all_reduce(sizes, ranks, links)
+        found = self._nccl(name, ranks, links)
         if found is None:
-            return self._of_the_other_machine(op.collective, sizes, ranks)
+            return self._of_the_other_machine(name, sizes, ranks, links)
         label, points, times_us = found
         return _curve(_lookup(points, times_us, sizes), points, sizes, label)
 
-    def _of_the_other_machine(self, name: str, sizes: Floats, ranks: int) -> Curve | None:
+    def _of_the_other_machine(
+        self, name: str, sizes: Floats, ranks: int, links: TableLinks
+    ) -> Curve | None:
         """NCCL's times of a machine of the other kind, times what all-reduces of as many elements
         take on this one and on that one: NCCL was not measured on every kind of machine.
         """
         wanted = self._request.peer_to_peer
         if wanted is None:
             return None
-        rows = nccl_rows(self._database, name, ranks, peer_to_peer=not wanted)
+        other = nccl_rows(self._database, name, ranks, peer_to_peer=not wanted)
+        rows = _on_links(other, name, ranks, links)
         here, there = (
             custom_rows(self._database, ranks, eager=False, peer_to_peer=peers)
             for peers in (wanted, not wanted)
@@ -81,13 +90,14 @@ class CollectiveTables:
         marks = np.full(len(sizes), Provenance.SCALED, dtype=np.uint8)
         return Curve(scaled.ps, marks, scaled.source)
 
-    def _all_reduce(self, sizes: Floats, last: int, ranks: int) -> Curve | None:
+    def _all_reduce(self, sizes: Floats, ranks: int, links: TableLinks) -> Curve | None:
         """Steps that replay a CUDA graph use the graph rows; larger ones the eager rows, as vLLM
         runs them.
         """
-        graph = self._custom(ranks, eager=False)
-        eager = self._custom(ranks, eager=True)
-        fallback = self._nccl("all_reduce", ranks)
+        last = len(sizes) - 1
+        graph = self._custom(ranks, links, eager=False)
+        eager = self._custom(ranks, links, eager=True)
+        fallback = self._nccl("all_reduce", ranks, links)
         graph = graph or eager or fallback
         eager = eager or fallback or graph
         if graph is None or eager is None:
@@ -102,16 +112,26 @@ class CollectiveTables:
             label = f"{graph[0]} up to {largest_graph} tokens, then {eager[0]}"
         return _curve(times, graph[1], sizes, label)
 
-    def _custom(self, ranks: int, *, eager: bool) -> Rows | None:
+    def _custom(self, ranks: int, links: TableLinks, *, eager: bool) -> Rows | None:
         """Rows of the engine's custom all-reduce in one launch mode, 16 bit, for that many devices,
         of a machine as the cluster file says.
         """
         wanted = self._request.peer_to_peer
-        return custom_rows(self._database, ranks, eager=eager, peer_to_peer=wanted)
+        rows = custom_rows(self._database, ranks, eager=eager, peer_to_peer=wanted)
+        return _on_links(rows, CUSTOM_EAGER if eager else CUSTOM_GRAPH, ranks, links)
 
-    def _nccl(self, name: str, ranks: int) -> Rows | None:
+    def _nccl(self, name: str, ranks: int, links: TableLinks) -> Rows | None:
         wanted = self._request.peer_to_peer
-        return nccl_rows(self._database, name, ranks, peer_to_peer=wanted)
+        rows = nccl_rows(self._database, name, ranks, peer_to_peer=wanted)
+        return _on_links(rows, name, ranks, links)
+
+
+def _on_links(rows: Rows | None, table: str, ranks: int, links: TableLinks) -> Rows | None:
+    """The rows of a table on the links that the cluster file states."""
+    if rows is None:
+        return None
+    label, elements, times_us = rows
+    return label, elements, links.times_us(table, ranks, elements * ELEMENT_BYTES, times_us)
 
 
 def custom_rows(

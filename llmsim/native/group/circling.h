@@ -1,0 +1,39 @@
+// Finds out that the requests of a group only take KV blocks from each other.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/scheduler.h"
+
+namespace llmsim {
+
+// Under any fixed order of precedence, the first of a group's requests loses its blocks to nobody.
+// It computes at least one token per step, so it is further than ever after as many steps as the
+// model length has tokens. A group that preempts in kCircles times as many steps, and in
+// kMoreCircles on top, while nothing gets further, runs in circles.
+class Circling {
+ public:
+  explicit Circling(std::int32_t max_model_len)
+      : most_futile_(kCircles * max_model_len + kMoreCircles) {}
+
+  // A step has preempted. A token, an end, a cancellation, or a victim that was further than ever
+  // when it lost its blocks shows that the group gets on.
+  void preempted(const SchedulerCounters& counters) {
+    const std::int64_t progress =
+        counters.generation_tokens + counters.finished + counters.cancelled + counters.furthered;
+    futile_ = progress == progress_ ? futile_ + 1 : 0;
+    progress_ = progress;
+  }
+  // A request has come, with which things may go on.
+  void arrived() { futile_ = 0; }
+  bool found() const { return futile_ > most_futile_; }
+
+ private:
+  static constexpr std::int64_t kCircles = 4, kMoreCircles = 1000;
+
+  std::int64_t futile_ = 0;  // steps in a row that preempted without progress
+  std::int64_t most_futile_;
+  std::int64_t progress_ = 0;  // sum of counters that grow when the group gets on
+};
+
+}  // namespace llmsim
