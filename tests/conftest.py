@@ -23,11 +23,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for again, in what tests make alone."""
+    """Garbage is looked for again; what was collected counts as old."""
     gc.freeze()
-    gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """What was collected is garbage now; native objects are counted as leaks where it stays."""
     gc.unfreeze()
+    gc.enable()

@@ -104,7 +104,7 @@ def fitted_constants(lowered: "LoweredDeployment") -> tuple[str, tuple[str, ...]
     """The hardware of a deployment, and the constants that matter in it; raises InputError for
     several kinds of hardware.
     """
-    from llmsim.validation.fit.calibrate import LINK
+    from llmsim.validation.fit.link import LINK
 
     hardware = sorted({group.info.hardware for group in lowered.groups})
     if len(hardware) > 1:

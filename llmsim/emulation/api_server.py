@@ -31,8 +31,8 @@ class Round:
 
 
 class ApiServer:
-    """A process, which works in rounds as the core's (`native/group/api_server.h`): it takes all
-    that waits, and what comes meanwhile waits for the next round.
+    """A process, which works in rounds as the core's (`native/group/api/api_server.h`): it takes
+    all that waits, and what comes meanwhile waits for the next round.
     """
 
     def __init__(self, config: "_native.ApiServerConfig") -> None:

@@ -353,6 +353,7 @@ def _asked(
     stages = stage_operators(model, layout, dtypes)
     distinct = distinct_operators(stages, model, layout, dtypes)
     members = members_of(group, model)
+    view = network_view(deployment, routes, group, layout, members, "analytical")
     slots = lora_slots(engine)
     if slots is not None and not untimed_adapters(group, layout, hardware):
         adapters = AdapterLayout(group, deployment, model, layout, dtypes, slots)
@@ -382,12 +383,7 @@ def _asked(
         plugin=options.cost_plugin,
         predict_attention=options.predict_attention,
         collectives=options.collectives,
-        links=links_of_file(
-            network_view(deployment, routes, group, layout, members, "analytical"),
-            hardware,
-            MeantRates.of(_sheets(deployment)),
-            options.collectives,
-        ),
+        links=links_of_file(view, hardware, _meant_rates(deployment), options.collectives),
         unmeasured_ranks=unmeasured_ranks(deployment, routes, group, layout, members, hardware),
         expert_routing=options.expert_routing.with_array(model.num_moe_layers, model.num_experts),
         expert_placement=expert_placement(layout, engine),
@@ -400,10 +396,10 @@ def _asked(
     return group, _without_terms(request, options.disabled_terms), stages
 
 
-def _sheets(deployment: Deployment) -> list[Hardware | None]:
-    """The data sheets of all devices."""
+def _meant_rates(deployment: Deployment) -> MeantRates:
+    """By the data sheets of all devices."""
     names = dict.fromkeys(group.hardware for group in deployment.groups)
-    return [load_hardware(located(name, deployment.cluster_path)) for name in names]
+    return MeantRates.of([load_hardware(located(name, deployment.cluster_path)) for name in names])
 
 
 def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest:

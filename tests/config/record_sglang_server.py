@@ -4,12 +4,12 @@ SGLang runs it: `python tests/config/record_sglang_server.py > FILE`.
 Each line of the output is one case (`cases`) with what the server resolves (`Sglang.resolved`).
 """
 
-import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from recorders import Case, record, written
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = {"tp_size": 8, "dp_size": 8, "enable_dp_attention": True}
@@ -111,24 +111,25 @@ class Sglang:
 
         self._memory = memory_hook
         self._models = {
-            name: _written(folder / name, platform.MODEL | config)
+            name: written(folder / name, platform.MODEL | config)
             for name, config in (("dense", DENSE), ("latent", LATENT))
         }
         override_platform(**HOPPER).install()
         # Modules that ask the card when they are imported come first, without one.
         for name in self._models:
-            self.resolved(80, name, {})
+            self.resolved({"memory_gib": 80, "model": name, "options": {}})
         sglang.srt.utils.is_cuda = lambda: True
 
-    def resolved(self, memory_gib: int, model: str, options: dict[str, Any]) -> dict[str, Any]:
+    def resolved(self, case: Case) -> Case:
         """What the server takes, in SGLang's words."""
         from sglang.srt.arg_groups.overrides import resolved_view
         from sglang.srt.server_args import ServerArgs
 
-        self._memory.get_device_memory_capacity = lambda _=None: memory_gib * 1024
+        options, memory_mib = case["options"], case["memory_gib"] * 1024
+        self._memory.get_device_memory_capacity = lambda _=None: memory_mib
         drafter = self._models["dense"] if "speculative_num_steps" in options else None
         args = ServerArgs(
-            model_path=self._models[model],
+            model_path=self._models[case["model"]],
             device="cuda",
             speculative_draft_model_path=drafter,
             **options,
@@ -145,12 +146,6 @@ class Sglang:
         }
 
 
-def _written(folder: Path, config: dict[str, Any]) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(folder)
-
-
 def _extent(graphs: Any) -> list[int]:
     """The largest size and how many there are; nothing where there are none."""
     if str(graphs.backend) == "disabled" or not graphs.bs:
@@ -158,7 +153,7 @@ def _extent(graphs: Any) -> list[int]:
     return [max(graphs.bs), len(graphs.bs)]
 
 
-def cases() -> Iterator[dict[str, Any]]:
+def cases() -> Iterator[Case]:
     """All of them."""
     for model, memories in MEMORIES_GIB.items():
         for memory_gib in memories:
@@ -166,14 +161,5 @@ def cases() -> Iterator[dict[str, Any]]:
                 yield {"memory_gib": memory_gib, "model": model, "options": options}
 
 
-def main() -> None:
-    """Writes a line for each case."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Sglang(Path(folder))
-        for case in cases():
-            found = server.resolved(case["memory_gib"], case["model"], case["options"])
-            print(json.dumps(case | {"found": found}))
-
-
 if __name__ == "__main__":
-    main()
+    record(lambda folder: Sglang(folder).resolved, cases())

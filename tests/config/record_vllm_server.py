@@ -4,12 +4,13 @@ environment with vLLM runs it: `python tests/config/record_vllm_server.py > FILE
 Each line of the output is one case (`cases`) with what the server resolves (`Vllm.resolved`).
 """
 
-import json
+import copy
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from recorders import Case, record, written
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -75,17 +76,17 @@ class Vllm:
         vllm.config.vllm.HAS_TRITON = True
         self._device: Any = type(current_platform)
         self._models = {
-            name: _written(folder / name, platform.MODEL | config)
+            name: written(folder / name, platform.MODEL | config)
             for name, config in (("llama", {}), ("gpt_oss", GPT_OSS))
         }
 
-    def resolved(self, card: str, model: str, options: dict[str, Any]) -> dict[str, Any]:
+    def resolved(self, case: Case) -> Case:
         """What the server takes, in vLLM's words."""
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms.interface import DeviceCapability
         from vllm.usage.usage_lib import UsageContext
 
-        name, memory_gib, capability = CARDS[card]
+        name, memory_gib, capability = CARDS[case["card"]]
         for method, answer in (
             ("get_device_name", name),
             ("get_device_total_memory", int(memory_gib * GIB)),
@@ -93,16 +94,14 @@ class Vllm:
         ):
             setattr(self._device, method, classmethod(lambda *_, answer=answer, **__: answer))
         args = AsyncEngineArgs(
-            model=self._models[model],
+            model=self._models[case["model"]],
             skip_tokenizer_init=True,
             load_format="dummy",
-            **{key: dict(one) if isinstance(one, dict) else one for key, one in options.items()},
+            **copy.deepcopy(case["options"]),
         )
         config = args.create_engine_config(UsageContext.OPENAI_API_SERVER)
-        scheduler, sizes = (
-            config.scheduler_config,
-            config.compilation_config.cudagraph_capture_sizes or [],
-        )
+        scheduler, graphs = config.scheduler_config, config.compilation_config
+        sizes = graphs.cudagraph_capture_sizes or []
         return {
             "max_num_batched_tokens": scheduler.max_num_batched_tokens,
             "max_num_seqs": scheduler.max_num_seqs,
@@ -111,18 +110,12 @@ class Vllm:
             "enable_prefix_caching": config.cache_config.enable_prefix_caching,
             "block_size": config.cache_config.block_size,
             "gpu_memory_utilization": config.cache_config.gpu_memory_utilization,
-            "cudagraph_mode": config.compilation_config.cudagraph_mode.name,
+            "cudagraph_mode": graphs.cudagraph_mode.name,
             "graphs": [len(sizes), max(sizes, default=0), sum(sizes)],
         }
 
 
-def _written(folder: Path, config: dict[str, Any]) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return str(folder)
-
-
-def cases() -> Iterator[dict[str, Any]]:
+def cases() -> Iterator[Case]:
     """All of them."""
     for card in CARDS:
         for model in ("llama", "gpt_oss"):
@@ -130,14 +123,5 @@ def cases() -> Iterator[dict[str, Any]]:
                 yield {"card": card, "model": model, "options": options}
 
 
-def main() -> None:
-    """Writes a line for each case."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Vllm(Path(folder))
-        for case in cases():
-            found = server.resolved(case["card"], case["model"], case["options"])
-            print(json.dumps(case | {"found": found}))
-
-
 if __name__ == "__main__":
-    main()
+    record(lambda folder: Vllm(folder).resolved, cases())

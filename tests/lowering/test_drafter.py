@@ -12,6 +12,7 @@ from llmsim.config.errors import InputError, LlmsimError, NotYetError
 from llmsim.lowering import LoweringOptions, lower
 from llmsim.lowering.types import LoweredGroup
 from llmsim.model import Dtypes, Layout, kv_bytes_per_token, load_model, operators, weight_bytes
+from llmsim.scheduling.conformance.vllm.installed import runs_v2
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_llama31_8b.json"
@@ -72,6 +73,16 @@ def test_ngram_has_no_drafter_and_turns_asynchronous_scheduling_off() -> None:
     assert group.draft is None and not group.engine.async_scheduling
     assert group.ledger.block_bytes == lowered(None).ledger.block_bytes
     assert group.scheduler.speculation.lookahead == 0
+
+
+def test_ngram_of_033_drafts_on_the_devices() -> None:
+    """There, vLLM refuses asynchronous scheduling with it under Model Runner V1."""
+    drafts = {**EAGLE, "method": "ngram"}
+    group = lowered(drafts, engine_profile="vllm-0.33")
+    assert group.engine.async_scheduling and runs_v2(group.engine)
+    synchronous = lowered(drafts, engine_profile="vllm-0.33", async_scheduling=False)
+    others = (synchronous, lowered(drafts), lowered(EAGLE, engine_profile="vllm-0.33"))
+    assert not any(runs_v2(one.engine) for one in others)
 
 
 def test_capture_sizes_are_whole_decodes() -> None:

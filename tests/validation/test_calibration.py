@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main, run_main
-from llmsim.cli.commands.recordings.calibrate import what_can_be_fitted
+from llmsim.cli.commands.recordings.calibrate import _simulated, what_can_be_fitted
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import InputError
 from llmsim.costs import OpCost
@@ -26,8 +26,9 @@ from llmsim.lowering.adjust.calibration import (
     calibration_of,
     load_calibration,
 )
-from llmsim.validation.fit.calibrate import LINK, calibrate, held_out_means_percent
+from llmsim.validation.fit.calibrate import CalibrationReport, calibrate, held_out_means_percent
 from llmsim.validation.fit.golden_section import Axis, minimise
+from llmsim.validation.fit.link import LINK, undetermined_link
 from llmsim.validation.fit.nelder_mead import minimise_together
 from llmsim.validation.logs.recording import Recording
 from tests.costs.builders import needs_database
@@ -367,3 +368,58 @@ def test_the_search_finds_a_minimum_and_returns_the_best_value_seen() -> None:
     )
     assert found.value == pytest.approx(1.234, rel=2e-4) and found.tried < 60
     assert minimise(lambda x: x, Axis("x", 0, 8, 1e-2, False)).value == 0
+
+
+DP2_EP2 = CLUSTER.parent / "rtxpro6000_qwen3_30b_a3b_dp2_ep2.json"
+LINKS = [(24.0, 8000.0), (10.0, 1000.0), (40.0, 20000.0)]
+
+
+def fitted_link(trace: str, link: tuple[float, float]) -> CalibrationReport:
+    """The link that a simulated log of data-parallel experts gives; nothing is known of it."""
+    options = checked_options(
+        ["--cluster-config", str(DP2_EP2), "--dataset", trace, "--cost-source", "roofline"]
+    )
+    hardware, available = what_can_be_fitted(options)
+    assert set(LINK) <= set(available)
+    machine = calibration_of(hardware, "machine", dict(zip(LINK, link, strict=True)))
+    return calibrate(
+        _simulated(options, machine), lambda constants: _simulated(options, constants),
+        hardware=hardware, wanted=LINK, available=available, skip_seconds=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_the_link_of_data_parallel_experts_is_found_at_light_load(
+    link: tuple[float, float],
+) -> None:
+    """A search of the error alone stopped in a dent at 954 GB/s and 21 us for the last of them."""
+    report = fitted_link(
+        "synthetic:n=60,rate=2,input=lognormal:300,output=lognormal:40,seed=5", link
+    )
+    found = tuple(report.chosen.constants[name] for name in LINK)
+    assert found == pytest.approx(link, rel=0.02)
+    assert "link" not in {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_is_found_in_a_rough_log_or_said_to_be_open(link: tuple[float, float]) -> None:
+    """Where steps meet requests by chance, other links explain the log as well; then a finding says
+    so, and the bandwidth is still near.
+    """
+    report = fitted_link(
+        "synthetic:n=60,rate=8,input=lognormal:300,output=lognormal:40,seed=5", link
+    )
+    found = tuple(report.chosen.constants[name] for name in LINK)
+    near = found == pytest.approx(link, rel=0.25, abs=1000.0)
+    assert near or "link" in {finding.code for finding in report.findings}
+    assert found[0] == pytest.approx(link[0], rel=0.3)
+
+
+def test_links_that_explain_a_log_alike_are_a_finding() -> None:
+    link = dict(zip(LINK, (24.0, 8000.0), strict=True))
+    near = {name: 1.2 * value for name, value in link.items()}
+    assert not undetermined_link(link, [near])
+    assert not undetermined_link({"time_factor": 1.0}, [{"time_factor": 2.0}])
+    for name in LINK:
+        (finding,) = undetermined_link(link, [near, {**link, name: 2 * link[name]}])
+        assert not finding.unsound and "does not determine the link" in finding.sentence

@@ -446,16 +446,6 @@ def with_model_limits(
         tokens = min(tokens, args.max_num_seqs * max_len)
         if tokens != args.max_num_batched_tokens:
             origin["max_num_batched_tokens"] += ", adjusted to max_model_len"
-    sizes = args.cuda_graph_sizes
-    if args.is_default("cuda_graph_sizes"):
-        query = 1 if args.speculation is None else args.speculation.verified
-        rule = load_profile(args.engine_profile).cuda_graphs
-        sizes = (
-            ()
-            if args.cudagraph_mode == "NONE"
-            else rule.sizes_of(architectures, args.max_num_seqs, tokens, query, blackwell=blackwell)
-        )
-        sizes = rule.whole(sizes, query) if args.cudagraph_mode != "PIECEWISE" else sizes
     if args.max_model_len is None:
         origin["max_model_len"] = "model"
     return replace(
@@ -465,9 +455,23 @@ def with_model_limits(
         + tokens
         - args.max_num_batched_tokens,
         max_model_len=max_len,
-        cuda_graph_sizes=sizes,
+        cuda_graph_sizes=_graph_sizes(args, tokens, architectures, blackwell=blackwell),
         origin=MappingProxyType(origin),
     )
+
+
+def _graph_sizes(
+    args: EngineArgs, tokens: int, architectures: Iterable[str], *, blackwell: bool
+) -> tuple[int, ...]:
+    """The sizes of graphs with a budget of so many tokens."""
+    if not args.is_default("cuda_graph_sizes"):
+        return args.cuda_graph_sizes
+    if args.cudagraph_mode == "NONE":
+        return ()
+    query = 1 if args.speculation is None else args.speculation.verified
+    rule = load_profile(args.engine_profile).cuda_graphs
+    sizes = rule.sizes_of(architectures, args.max_num_seqs, tokens, query, blackwell=blackwell)
+    return sizes if args.cudagraph_mode == "PIECEWISE" else rule.whole(sizes, query)
 
 
 def _check_whole_blocks(args: EngineArgs, field: str) -> None:

@@ -126,15 +126,19 @@ class GraphRule(Struct, frozen=True):
         """
         ceiling = min(max_num_seqs * query * self.tokens_per_sequence, self.max_tokens)
         most = min(ceiling, max_num_batched_tokens)
-        found = set(self._up_to(most))
-        if self.captures_token_budget and max_num_batched_tokens <= most:
+        found = {*self._up_to(most), *self._of_decodes(max_num_seqs, query)}
+        if self.captures_token_budget:
             found.add(max_num_batched_tokens)
-        if self.captures_sequences and query == 1:
-            found.add(max_num_seqs)
-        if self.captures_requests and query > 1:
-            requests = min(max_num_seqs, self.max_tokens)
-            found.update(count * query for count in (*self._up_to(requests), requests))
         return tuple(sorted(size for size in found if size <= most))
+
+    def _of_decodes(self, max_num_seqs: int, query: int) -> Iterator[int]:
+        """Sizes beside the others that batches of decodes have."""
+        drafts = query > 1
+        if self.captures_sequences and not drafts:
+            yield max_num_seqs
+        if self.captures_requests and drafts:
+            requests = min(max_num_seqs, self.max_tokens)
+            yield from (count * query for count in (*self._up_to(requests), requests))
 
     def _up_to(self, most: int) -> Iterator[int]:
         return (size for size in chain(self.first_sizes, *self.ranges) if size <= most)

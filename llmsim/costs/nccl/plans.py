@@ -146,16 +146,19 @@ def choose_vllm(machine: Machine, sizes: Floats, ranks: int, *, eager: bool) -> 
     takes_own = ranks in CUSTOM_RANKS
     given = tuple(one for one in machine.custom if takes_own or one.name not in CUSTOM)
     protocols = given or machine.kinds["all_reduce"]
-    ways = [
-        Way(one.name, library="vLLM") if one.name in CUSTOM else _inside_a_server(one)
-        for one in protocols
-    ]
+    ways = [_of_vllm(one) for one in protocols]
     times = protocol_times(protocols, "all_reduce", sizes, ranks)
     plans_ = (Plan(way, us) for way, us in zip(ways, times, strict=True))
     chosen = _fastest(_over_links(machine, plans_))
     if not eager or not machine.custom:
         return chosen
     return Chosen(machine.eager(chosen.us, sizes), chosen.ways, chosen.which)
+
+
+def _of_vllm(protocol: Protocol) -> Way:
+    """Kernels of its own, or NCCL's inside a server."""
+    own = protocol.name in CUSTOM
+    return Way(protocol.name, library="vLLM") if own else _inside_a_server(protocol)
 
 
 def plans_of(machine: Machine, kind: str, sizes: Floats, place: Place) -> list[Plan]:

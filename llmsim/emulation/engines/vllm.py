@@ -19,7 +19,7 @@ from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.connectors import HANDOVER, OFFLOADING
-from llmsim.scheduling.conformance.vllm.installed import engine_options
+from llmsim.scheduling.conformance.vllm.installed import engine_options, runs_v2
 from llmsim.scheduling.conformance.vllm.live import engine_profile_of
 from llmsim.scheduling.conformance.vllm.platform import write_model
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
@@ -181,7 +181,7 @@ class Vllm:
             "kv_tables": kv_tables_of(group),
             "device_name": group.info.hardware,
             "device_bytes": sum(size for _, size in group.ledger.lines if size > 0),
-            "v2_runner": bool(group.engine.use_v2_model_runner),
+            "v2_runner": runs_v2(group.engine),
         }
 
     def program(self, name: str, python: Path) -> list[str]:
@@ -197,7 +197,7 @@ class Vllm:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # the coordinator loads no plug-ins of its own
             "VLLM_PLUGINS": "llmsim,llmsim_clock",
-            "VLLM_USE_V2_MODEL_RUNNER": str(int(bool(server.first.engine.use_v2_model_runner))),
+            "VLLM_USE_V2_MODEL_RUNNER": str(int(runs_v2(server.first.engine))),
         }
 
     def command(self, python: Path, server: EngineServer, model: Path, port: int) -> list[str]:

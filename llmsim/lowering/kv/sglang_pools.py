@@ -172,28 +172,40 @@ def _least_tokens(window: int, page: int, *, computes: bool) -> int:
 
 
 def notes_of_pools(lowered: LoweredGroup) -> tuple[str, ...]:
-    """What of a pool of windows a run does not model, and what states change in the scheduler."""
-    model, scheduler, notes = lowered.model, lowered.scheduler, []
-    has_pool = lowered.engine.scheduler == SGLANG and window_of(lowered.engine, model) > 0
-    if has_pool and scheduler is not None and scheduler.window_pool.window == 0:
+    """What of SGLang's pools a run does not model, and what states change in the scheduler."""
+    notes, name = [], lowered.model.name
+    if _leaves_out_windows(lowered):
         notes.append(
-            f"{model.name}: SGLang's pool of layers that see {model.window} tokens takes its share "
-            "of memory, but never keeps a request waiting here: with KV tiers, the scheduler's "
-            "outline, or drafts without a prefix cache its rules are not modelled"
+            f"{name}: SGLang's pool of layers that see {lowered.model.window} tokens takes its "
+            "share of memory, but never keeps a request waiting here: with KV tiers, the "
+            "scheduler's outline, or drafts without a prefix cache its rules are not modelled"
         )
-    caches = lowered.engine.scheduler == SGLANG and lowered.engine.enable_prefix_caching
-    keeps_states = model.linear is not None and not model.keeps_states_alone
-    if caches and keeps_states and scheduler is not None and scheduler.state_pool.slots == 0:
+    if _leaves_out_states(lowered):
         notes.append(
-            f"{model.name}: prefix hits are counted as if the state of every block were kept; in "
+            f"{name}: prefix hits are counted as if the state of every block were kept; in "
             "the scheduler's outline the rules of SGLang's pool are not modelled"
         )
-    if waits_for_states(lowered.engine, model):
+    if waits_for_states(lowered.engine, lowered.model):
         notes.append(
-            f"{model.name}: each step waits for the one before, as in SGLang where states have no "
+            f"{name}: each step waits for the one before, as in SGLang where states have no "
             "spare slots beside the prefix cache (mamba_radix_cache_strategy)"
         )
     return tuple(notes)
+
+
+def _leaves_out_windows(lowered: LoweredGroup) -> bool:
+    engine, scheduler = lowered.engine, lowered.scheduler
+    if engine.scheduler != SGLANG or scheduler is None:
+        return False
+    return window_of(engine, lowered.model) > 0 and scheduler.window_pool.window == 0
+
+
+def _leaves_out_states(lowered: LoweredGroup) -> bool:
+    engine, scheduler, model = lowered.engine, lowered.scheduler, lowered.model
+    if engine.scheduler != SGLANG or scheduler is None:
+        return False
+    keeps_states = model.linear is not None and not model.keeps_states_alone
+    return keeps_states and engine.enable_prefix_caching and scheduler.state_pool.slots == 0
 
 
 def with_states(group: Group, model: ModelConfig) -> Group:

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "events/entity.h"
-#include "group/api_servers.h"
+#include "group/api/api_servers.h"
 #include "group/arrivals.h"
 #include "group/batch_ring.h"
 #include "group/call_queue.h"

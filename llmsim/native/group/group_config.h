@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/types.h"
-#include "group/api_server.h"
+#include "group/api/api_server.h"
 
 namespace llmsim {
 

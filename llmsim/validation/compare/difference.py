@@ -78,19 +78,32 @@ def differences(
     `alpha` is the chance of any false alarm, between 0 and 1; `seed` draws the resamples. Raises
     InputError where no request is in both runs of a pair.
     """
+    found = _of_latencies(pairs, alpha, seed) | _of_whole_runs(pairs, alpha)
+    if not found:
+        raise InputError("the runs have no latency in common; record arrivals and first tokens")
+    return _holm(found, alpha)
+
+
+def _of_latencies(pairs: Sequence[Pairs], alpha: float, seed: int) -> dict[str, Difference]:
+    """Of the latencies that requests of every pair have."""
     found: dict[str, Difference] = {}
     for name, of_request in LATENCIES.items():
         values = [_both(one, of_request) for one in pairs]
         if all(len(a) for a, _ in values):
             of_latency = _of_requests(values, alpha, seed)
             found |= {f"{statistic}_{name}_ms": one for statistic, one in of_latency.items()}
+    return found
+
+
+def _of_whole_runs(pairs: Sequence[Pairs], alpha: float) -> dict[str, Difference]:
+    """Of makespan and throughput, where every run has arrivals."""
+    if not all(one.real.has_arrivals and one.simulated.has_arrivals for one in pairs):
+        return {}
+    found: dict[str, Difference] = {}
     for name, of_run in WHOLE_RUN.items():
-        if all(one.real.has_arrivals and one.simulated.has_arrivals for one in pairs):
-            ends = [(of_run(one.real), of_run(one.simulated)) for one in pairs]
-            found[name] = _of_seeds(ends, alpha) if len(ends) > 1 else _single(*ends[0])
-    if not found:
-        raise InputError("the runs have no latency in common; record arrivals and first tokens")
-    return _holm(found, alpha)
+        ends = [(of_run(one.real), of_run(one.simulated)) for one in pairs]
+        found[name] = _of_seeds(ends, alpha) if len(ends) > 1 else _single(*ends[0])
+    return found
 
 
 def _both(pair: Pairs, of_request: Callable[[Recording], Float64]) -> tuple[Float64, Float64]:

@@ -15,9 +15,10 @@ from llmsim.validation.compare.compare import Comparison, compare
 from llmsim.validation.compare.mismatch import ANOTHER_SERVER
 from llmsim.validation.fit.doctor import SICK_PERCENT, Diagnosis, plausible, score
 from llmsim.validation.fit.golden_section import Axis, minimise
+from llmsim.validation.fit.link import LINK, LinkFit, undetermined_link
 from llmsim.validation.fit.nelder_mead import minimise_together
 from llmsim.validation.logs.pairing import Pairs, pair
-from llmsim.validation.logs.recording import Finding, Recording
+from llmsim.validation.logs.recording import Finding, Float64, Recording
 
 Simulate = Callable[[Calibration | None], Recording]
 """One full simulation of the recorded trace with the constants given (None: nothing fitted)."""
@@ -36,9 +37,6 @@ AXES: Mapping[str, Axis] = MappingProxyType(
     }
 )
 """The constants that may be fitted, and no others: each belongs to a machine, never to a run."""
-LINK = ("link_bandwidth_gb_per_s", "link_latency_ns")
-"""Fitted together, as one property of the machine: alone, each would stand for both."""
-SHARE = Axis("share", 0.0, 1.0, 5e-3, logarithmic=False, coarse=9)
 CLEARLY_BETTER = 0.9
 """A constant is preferred to those named before it only if it lowers the objective by a tenth: most
 of them trade against each other, and a machine's speed is the likelier difference.
@@ -80,6 +78,8 @@ class Fit:
     fit_half: Comparison
     held_out: Comparison
     simulations: int
+    rivals: tuple[Mapping[str, float], ...] = ()
+    """Links that were tried, and have no larger error than the one that the requests tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +160,15 @@ def objective(comparison: Comparison) -> float:
     return sum(_parts(comparison).values()) / 2
 
 
+def single_errors(comparison: Comparison) -> Float64:
+    """ln(real / simulated) of the latency and the TPOT of every request."""
+    real, simulated = comparison.pairs.real, comparison.pairs.simulated
+    times = [(real.latency_s, simulated.latency_s), (real.tpot_s, simulated.tpot_s)]
+    ours, theirs = (np.concatenate(columns) for columns in zip(*times, strict=True))
+    known = (ours > 0) & (theirs > 0)
+    return np.asarray(np.log(ours[known] / theirs[known]), np.float64)
+
+
 def _parts(comparison: Comparison) -> dict[str, float]:
     errors = comparison.errors()
     both = {name: errors[f"paired_mape_{name}"] + abs(errors[f"mean_{name}"]) for name in FITTED_ON}
@@ -214,6 +223,8 @@ def calibrate(
         diagnosis = doctor(real, min(scores))
         found += () if diagnosis is None else (diagnosis.finding,)
     swapped = _fit(calibrator, chosen.fitted, half=1) if chosen.fitted else chosen
+    rivals = (swapped.constants, *chosen.rivals, *swapped.rivals)
+    found += undetermined_link(chosen.constants, rivals)
     paired = len(pair(calibrator.real, calibrator.run({})).real)
     return CalibrationReport(
         hardware,
@@ -350,28 +361,45 @@ def check_constant(name: str, available: Sequence[str]) -> None:
 
 
 def _fit(calibrator: Calibrator, names: tuple[str, ...], *, half: int) -> Fit:
-    """One constant alone; several from where they would be one after the other, then
-    all together.
+    """One constant alone; several from where they would be one after the other, then all together;
+    a link as its requests tell bandwidth from latency.
     """
     before = calibrator.simulations
 
-    def error(tried: Mapping[str, float]) -> float:
-        return objective(calibrator.halves(tried)[half])
+    seen: list[tuple[float, Mapping[str, float]]] = []
 
-    constants = (
-        _along_the_valley(error) if set(names) == set(LINK) else _one_after_the_other(error, names)
-    )
-    if len(names) > 1:
-        axes = [AXES[name] for name in names]
-        start = tuple(constants[name] for name in names)
-        best = minimise_together(
-            lambda values: error(dict(zip(names, values, strict=True))), axes, start
-        )
-        constants = dict(zip(names, best, strict=True))
+    def error(tried: Mapping[str, float]) -> float:
+        found = objective(calibrator.halves(tried)[half])
+        seen.append((found, tried))
+        return found
+
+    def errors(tried: Mapping[str, float]) -> Float64:
+        return single_errors(calibrator.halves(tried)[half])
+
+    if set(names) == set(LINK):
+        constants = LinkFit(error, errors, *(AXES[name] for name in LINK)).found()
+    else:
+        constants = _together(error, names)
     halves = calibrator.halves(constants)
     fitted, held_out = halves[half], halves[1 - half]
     used = calibrator.simulations - before
-    return Fit(names, constants, objective(fitted), fitted, held_out, used)
+    least = objective(fitted)
+    rivals = tuple(tried for found, tried in seen if found <= least and tried.keys() == {*LINK})
+    return Fit(names, constants, least, fitted, held_out, used, rivals)
+
+
+def _together(
+    error: Callable[[Mapping[str, float]], float], names: Sequence[str]
+) -> dict[str, float]:
+    constants = _one_after_the_other(error, names)
+    if len(names) == 1:
+        return constants
+    axes = [AXES[name] for name in names]
+    start = tuple(constants[name] for name in names)
+    best = minimise_together(
+        lambda values: error(dict(zip(names, values, strict=True))), axes, start
+    )
+    return dict(zip(names, best, strict=True))
 
 
 def _one_after_the_other(
@@ -385,32 +413,6 @@ def _one_after_the_other(
 
         constants[name] = minimise(alone, AXES[name]).value
     return constants
-
-
-def _along_the_valley(error: Callable[[Mapping[str, float]], float]) -> dict[str, float]:
-    """Bandwidth and latency of a link: a collective takes bytes / bandwidth + latencies, so many
-    pairs do nearly alike.
-
-    They lie on a line (in 1 / bandwidth and latency) from a link without latency to one that only
-    has latency. Both ends are found first, then how far along the line: the share of a typical
-    collective that is latency.
-    """
-    bandwidth, latency = LINK
-    fast = AXES[bandwidth].largest
-    all_bytes = minimise(
-        lambda value: error({bandwidth: value, latency: 0.0}), AXES[bandwidth]
-    ).value
-    all_latency = minimise(
-        lambda value: error({bandwidth: fast, latency: value}), AXES[latency]
-    ).value
-
-    def at(share: float) -> dict[str, float]:
-        return {
-            bandwidth: 1 / ((1 - share) / all_bytes + share / fast),
-            latency: share * all_latency,
-        }
-
-    return at(minimise(lambda share: error(at(share)), SHARE).value)
 
 
 def _findings(

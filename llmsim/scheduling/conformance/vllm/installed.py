@@ -101,13 +101,20 @@ def _drafter(speculation: Speculation) -> dict[str, Any]:
     return options
 
 
-def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
-    """Options of a case for a group of pipeline stages; the model runners differ with these
-    alone.
+def runs_v2(engine: EngineArgs) -> bool:
+    """Whether vLLM is asked for Model Runner V2. The runners schedule alike but with pipeline
+    stages, and only V2 has drafts by n-grams that asynchronous scheduling needs not wait for.
     """
+    drafts = engine.speculation
+    by_ngram = drafts is not None and drafts.method == "ngram"
+    return bool(engine.use_v2_model_runner) or (by_ngram and engine.async_scheduling)
+
+
+def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
+    """Options of a case for its pipeline stages, and its model runner where that is V2."""
+    v2 = runs_v2(engine)
     if config.stages == 1:
-        return {}
-    v2 = bool(engine.use_v2_model_runner)
+        return {"use_v2_model_runner": True} if v2 else {}
     if engine.speculation is not None and not (v2 and engine.async_scheduling):
         raise InputError(
             f"the installed vLLM verifies drafts in {config.stages} pipeline stages only with "

@@ -1,4 +1,4 @@
-#include "group/api_servers.h"
+#include "group/api/api_servers.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "group/api_server.h"
+#include "group/api/api_server.h"
 
 namespace llmsim {
 

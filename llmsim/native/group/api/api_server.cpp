@@ -1,4 +1,4 @@
-#include "group/api_server.h"
+#include "group/api/api_server.h"
 
 #include <algorithm>
 #include <utility>
