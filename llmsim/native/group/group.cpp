@@ -178,7 +178,7 @@ void Group::drop(RequestId request, Ps now) {
     scheduler_->abort(request);
     note_left(request, now);
   } else if (!answers_when_sent()) {
-    return;  // it has finished meanwhile
+    return;                                 // it has finished meanwhile
   } else if (status == Status::kPending) {  // its engine has it, and may not compute it yet
     sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
     log_.cancelled[request] = now;

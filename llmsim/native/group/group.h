@@ -373,8 +373,7 @@ class Group final : public Entity, public StepSink {
   // Whether it computes prompts and answers when their KV has been sent (SGLang:
   // process_disagg_prefill_inflight_queue).
   bool answers_when_sent() const {
-    return config_.role == Role::kPrefill && connector_ != nullptr &&
-           connector_->hears_at_output();
+    return config_.role == Role::kPrefill && connector_ != nullptr && connector_->hears_at_output();
   }
   bool others_run() const;
   // Until when a scheduler hears of what has moved, with the output of a step.

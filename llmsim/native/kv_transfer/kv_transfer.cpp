@@ -287,8 +287,7 @@ void KvTransfers::withdrawn(RequestId request, Ps now) {
 
 void KvTransfers::drain(RequestId request, Ps now) {
   const KvTransfer& kv_transfer = of(request);
-  if (kv_transfer.in_flight == 0 && !kv_transfer.closed)
-    send_message(request, Kind::kDrained, now);
+  if (kv_transfer.in_flight == 0 && !kv_transfer.closed) send_message(request, Kind::kDrained, now);
 }
 
 void KvTransfers::drained(RequestId request, Ps now) {

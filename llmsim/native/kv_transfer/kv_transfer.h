@@ -80,7 +80,7 @@ std::int64_t moved_bytes(const KvTable& table, const KvPart& part, std::int32_t 
                          std::int32_t from, std::int32_t to);
 
 struct KvTransferConfig {
-  bool push = false, layerwise = false;            // layerwise needs push
+  bool push = false, layerwise = false;  // layerwise needs push
   bool chunked = false;  // whole pages of a chunk of the prompt move with its step; needs push
   std::vector<std::vector<NetworkNodeId>> places;  // by group and rank
   std::vector<KvTable> tables;

@@ -66,8 +66,7 @@ void OutsideTransfers::send_message(RequestId request, const KvRoute& route, Kin
 
 void OutsideTransfers::start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
                              RequestId request, Kind kind, Ps now) {
-  const auto token =
-      (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
+  const auto token = (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
   network_.transfer_at(from, to, bytes, now + network_.way_out(from, to), now, *this, token,
                        Purpose::kKvHandover);
 }

@@ -171,8 +171,7 @@ void Sglang::enter_queue(RequestId request, bool retracted) {
 
 bool Sglang::has_requests() const {
   return !arrived_.empty() || !waiting_.empty() || !bootstrapping_.empty() ||
-         memory_.taken_rows() > sending_.size() + draining() ||
-         (takeover_ && !takeover_->empty());
+         memory_.taken_rows() > sending_.size() + draining() || (takeover_ && !takeover_->empty());
 }
 
 Limits Sglang::limits() const {

@@ -180,7 +180,7 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
   needed.windows =
       std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
   const bool fits = needed.fit(spare(active, running.longest)) && has_windows_for(request);
-  if (!fits && active > 0) {
+  if (!fits && (active > 0 || !draining_.empty())) {
     memory_.unlock(held);
     return false;
   }

@@ -53,8 +53,7 @@ class SglangTakeover {
   bool remove_waiting(RequestId request);
   // Whether its KV has not been taken over.
   bool is_transferring(RequestId request) const {
-    return std::ranges::find(transferring_, request, &Transferring::request) !=
-           transferring_.end();
+    return std::ranges::find(transferring_, request, &Transferring::request) != transferring_.end();
   }
   void take_reserved(std::vector<Reserved>& out) {
     out.insert(out.end(), reserved_.begin(), reserved_.end());
