@@ -46,9 +46,7 @@ def test_only_the_last_chunk_is_left_when_a_prompt_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "how"), [([], "chunked"), (["--kv-transfer-mode", "pull"], "whole")]
 )
-def test_sglang_sends_chunks_where_it_pushes(
-    options: list[str], how: str, tmp_path: Path
-) -> None:
+def test_sglang_sends_chunks_where_it_pushes(options: list[str], how: str, tmp_path: Path) -> None:
     trace = "synthetic:n=1,rate=1,input=fixed:1900,output=fixed:4,seed=1"
     chosen = [*options, "--max-num-scheduled-tokens", "512"]
     ours, told = results(tmp_path, trace, *chosen), [*chosen, "--kv-transfer", how]
