@@ -19,7 +19,6 @@ from emulation.test_emulation import CLUSTER, DATASET
 from emulation.test_sglang import of_sglang
 
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.cli import main
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.emulate import Asked, Emulated, _Emulation, door_of

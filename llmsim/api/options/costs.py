@@ -12,8 +12,8 @@ KvTransfer = Annotated[
     option(
         PANEL,
         "--kv-transfer",
-        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once), chunked "
-        "(with each step) or layerwise; whole if not given, chunked for SGLang.",
+        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once), "
+        "chunked (with each step) or layerwise; whole if not given, chunked for SGLang.",
     ),
 ]
 KvTransferMode = Annotated[

@@ -229,6 +229,22 @@ def _manager(base: Any) -> Any:
     return Manager
 
 
+def _conclude(sender: Any, row: int, states: Any) -> None:
+    """A sender ends when nobody wants its KV, or when all of it is there."""
+    if _transfers().is_refused(row):
+        sender.abort()
+    elif sender.has_sent and _transfers().landed(row) is not None:
+        sender.conclude_state = states.Success
+
+
+def _state_of(sender: Any, row: int, states: Any) -> Any:
+    """Of a sender that has not ended."""
+    if sender.has_sent:
+        return states.Transferring
+    may_send = sender.inited or _transfers().may_send(row)
+    return states.WaitingForInput if may_send else states.Bootstrapping
+
+
 def _sender(base: Any) -> Any:
     """SGLang's fake sender, which waits for the decode server and for the links."""
     from sglang.srt.disaggregation.base import KVPoll
@@ -271,19 +287,10 @@ def _sender(base: Any) -> Any:
         def poll(self) -> Any:
             """As of SGLang's."""
             if self.conclude_state is None:
-                self._conclude()
+                _conclude(self, self._row, KVPoll)
             if self.conclude_state is not None:
                 return self.conclude_state
-            if self.has_sent:
-                return KVPoll.Transferring
-            may_send = self.inited or _transfers().may_send(self._row)
-            return KVPoll.WaitingForInput if may_send else KVPoll.Bootstrapping
-
-        def _conclude(self) -> None:
-            if _transfers().is_refused(self._row):
-                self.abort()
-            elif self.has_sent and _transfers().landed(self._row) is not None:
-                self.conclude_state = KVPoll.Success
+            return _state_of(self, self._row, KVPoll)
 
         def abort(self) -> None:
             """The client has left; what has been sent arrives."""
