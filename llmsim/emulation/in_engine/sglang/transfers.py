@@ -308,6 +308,8 @@ def _receiver(base: Any) -> Any:
     class Receiver(base):  # type: ignore[misc]
         """Of one request, whose room says which."""
 
+        abort_notified: bool
+
         bootstrap_infos = (None,)
         """Of the ranks of the prefill server that say when nothing is under way any more."""
 
