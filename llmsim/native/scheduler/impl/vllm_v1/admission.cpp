@@ -182,13 +182,15 @@ VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std:
 }
 
 std::int32_t VllmV1::blocks_still_needed() const {
+  const std::int32_t verification = verification_of_loads();
+  const bool joined = config_.rules.joins_verification;
   std::int32_t blocks = 0;
   for (const RequestId request : partly_prefilled_) {
     const Sequence& s = sequences_[request];
-    const std::int32_t tokens = config_.rules.loads_spare_verification
-                                    ? s.num_tokens + verification_of_loads()
-                                    : std::min(s.num_tokens, config_.kv.max_model_len);
+    const std::int32_t whole = std::min(s.num_tokens, config_.kv.max_model_len);
+    const std::int32_t tokens = whole + (joined ? verification : 0);
     blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
+    if (!joined) blocks += kv_.blocks_for(verification);
   }
   return blocks;
 }
@@ -243,7 +245,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   return Admission::kScheduled;
 }
 
-// vLLM 0.33 keeps the full graph of a step of uniform verifications: who would add one token to it
+// vLLM from 0.25 on keeps the full graph of a step of uniform verifications: who would add one token to it
 // adds as many as the others, or waits for a step with room for them.
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                                   std::int32_t budget) const {
@@ -254,9 +256,9 @@ std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                     padded <= config_.max_num_scheduled_tokens && !some_prompts_run_ &&
                     (some_run_ || (limits.pads_hits && computed > 0));
   if (pads && s.num_tokens - computed == 1) {
-    const std::int32_t ahead = limits.pads_hits ? 1 : 0;  // of the token that is sampled
+    const std::int32_t ahead = limits.pads_within_context ? 1 : 0;  // of the token that is sampled
     const bool fits = computed + padded + ahead <= config_.kv.max_model_len;
-    if (fits || !limits.pads_hits) return fits && padded <= budget ? padded : 0;
+    if (fits || !limits.pads_within_context) return fits && padded <= budget ? padded : 0;
   }
   std::int32_t tokens = s.num_tokens - computed;
   if (prompt_cap_ > 0) tokens = std::min(tokens, prompt_cap_);
