@@ -34,6 +34,8 @@ VERSION_RULES = {
     "it, instead of one block of each hit being computed again.",
     "caches_states": "States of linear attention and Mamba layers are cached at the ends of "
     "blocks, where prompts are cut for them.",
+    "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for it; "
+    "earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
     "than they read, and blocks get keys without the last tokens, which are computed again.",
     "counts_running_loras": "Adapters of all running requests take slots of `max_loras`, also of "
