@@ -151,12 +151,14 @@ def settle_speculation(
                 f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
                 "num_speculative_tokens"
             )
-        on_host = speculation.method == "ngram" and not profile.v2_runner.drafts_by("ngram")
-        if on_host and values["async_scheduling"]:
+        by_ngram = speculation.method == "ngram"
+        waits_for_drafts = by_ngram and not profile.v2_runner.drafts_ahead_by("ngram")
+        if waits_for_drafts and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(
-                    f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
-                    "ngram proposes on the host, between two steps; remove it, or set it false"
+                    f"{positions['async_scheduling']('async_scheduling')} is true, but "
+                    f"{profile.name} schedules no step ahead of drafts by ngram; remove it, or set "
+                    "it false"
                 )
             values["async_scheduling"], origin["async_scheduling"] = (
                 False,

@@ -284,6 +284,8 @@ class V2RunnerRules(Struct, frozen=True):
     """
     alone: bool = False
     """Model Runner V1 does not run asynchronous pipeline stages in this version."""
+    synchronous_drafts: tuple[str, ...] = ()
+    """Methods whose drafts the runner makes, but without asynchronous scheduling."""
 
     def drafts_by(self, method: str) -> bool:
         """Whether every model's drafts of this method come from this runner, outside of pipeline
@@ -292,6 +294,10 @@ class V2RunnerRules(Struct, frozen=True):
         feature = f"drafts by {method}"
         lacking = feature in self.lacks and feature not in LACKED_IN_STAGES
         return EVERY_ARCHITECTURE in self.architectures and not lacking
+
+    def drafts_ahead_by(self, method: str) -> bool:
+        """Whether asynchronous scheduling goes with drafts of this method from this runner."""
+        return self.drafts_by(method) and method not in self.synchronous_drafts
 
     def takes(self, architectures: tuple[str, ...], *, dense: bool = False) -> bool:
         """Whether the runner is the default for a model of these architectures; `dense` models have
@@ -647,6 +653,7 @@ def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
         lacks=tuple(entry.get("lacks", ())),
         dense=entry.get("dense", False),
         alone=entry.get("alone", False),
+        synchronous_drafts=tuple(entry.get("synchronous_drafts", ())),
     )
 
 
