@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_logs import rows_of, write_engine_log
+from made_logs import rows_of, run_arguments, write_engine_log
 
+from llmsim.cli import run_main
 from llmsim.config.errors import InputError
 from llmsim.validation import Recording, read_recording
 from llmsim.validation.compare.compare import compare
@@ -87,7 +88,43 @@ def test_failed_requests_are_left_out_and_said(run: Path, tmp_path: Path) -> Non
     real = read_recording(tmp_path / "b.json")
     assert len(real) == 59 and "7" not in real.request_id
     found = compare(real, read_recording(run / "out.csv"))
-    assert {"failed", "counts"} <= {finding.code for finding in found.findings if finding.unsound}
+    unsound = {finding.code for finding in found.findings if finding.unsound}
+    assert "failed" in unsound and "counts" not in unsound
+
+
+def with_a_failure(kind: str, run: Path, path: Path) -> Path:
+    """The log of a run whose seventh request failed."""
+    rows = rows_of(run / "out.csv")
+    if kind == "engine log":
+        *lines, _ = write_engine_log(rows, path).read_text(encoding="utf-8").split("\n")
+        lines[7] = json.dumps(json.loads(lines[7]) | {"first_token_ts": None})
+        path.write_text("\n".join(lines), encoding="utf-8")
+    elif kind == "bench":
+        data = bench_json(rows)
+        data["errors"][7] = "timed out"
+        path.write_text(json.dumps(data), encoding="utf-8")
+    else:
+        warmup, *lines = aiperf_lines(rows).split("\n")
+        lines[7] = json.dumps(json.loads(lines[7]) | {"metrics": None, "error": {"code": 500}})
+        path.write_text("\n".join([warmup, *lines]), encoding="utf-8")
+    return path
+
+
+def arrivals_of(recording: Recording) -> dict[str, float]:
+    return dict(zip(recording.request_id, recording.arrival_s.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["engine log", "bench", "aiperf"])
+def test_a_request_that_failed_arrives(kind: str, run: Path, tmp_path: Path) -> None:
+    """The server had to do with it, so that a simulation at the log's arrivals has it, too."""
+    real = read_recording(with_a_failure(kind, run, tmp_path / "log.json"))
+    arrivals = arrivals_of(read_recording(run / "out.csv"))
+    assert real.failed.arrival_s == pytest.approx([arrivals["7"]], abs=1e-6)
+    arguments = run_arguments("--arrivals", tmp_path / "log.json", "--output", tmp_path / "o.csv")
+    assert run_main(arguments) == 0
+    simulated = read_recording(tmp_path / "o.csv")
+    assert arrivals_of(simulated) == pytest.approx(arrivals, abs=1e-6)
+    assert len(compare(real, simulated).pairs.real) == 59
 
 
 def test_a_benchmark_without_start_times_has_no_throughput(run: Path, tmp_path: Path) -> None:

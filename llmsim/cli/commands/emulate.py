@@ -89,6 +89,7 @@ def command(
     from llmsim.cli.run.arguments import checked_options, without_outputs
     from llmsim.emulation.emulate import Client, emulate
     from llmsim.emulation.engines import ENGINES
+    from llmsim.emulation.release import with_release
     from llmsim.export.files import check_writable_folder
 
     if engine not in ENGINES:
@@ -114,10 +115,11 @@ def command(
             "their own instead, as in -- vllm bench serve (see llmsim emulate --help)",
             field="--dataset",
         )
-    prepared = prepare(without_outputs(checked_options(options, context.command_path)))
+    python = engine_python or Path(sys.executable)
+    checked = without_outputs(checked_options(options, context.command_path))
+    prepared = prepare(with_release(checked, emulated_engine, python))
     with tempfile.TemporaryDirectory() as folder, _no_leftovers(run_dir):
         target = Path(folder) if run_dir is None else check_writable_folder(run_dir)
-        python = engine_python or Path(sys.executable)
         emulated = emulate(emulated_engine, prepared, python, target / "server.log", words, client)
         compare = compare and client is None
         return _tell(emulated_engine, emulated, prepared, run_dir, as_json=as_json, compare=compare)
@@ -153,6 +155,7 @@ def _tell(
     compare: bool,
 ) -> int:
     from llmsim.emulation.outcome import client_figures, difference, write_folder
+    from llmsim.emulation.release import engine_profiles, other_release
     from llmsim.export.json import json_text
 
     if isinstance(emulated.failure, InputError):
@@ -161,6 +164,8 @@ def _tell(
     manifest: dict[str, Any] = {
         "engine": engine.name,
         "engine_version": emulated.version,
+        "engine_profiles": engine_profiles(prepared.lowered),
+        "other_release": other_release(prepared.lowered, engine, emulated.version),
         "deterministic": not emulated.reasons,
         "reasons": list(emulated.reasons),
         "jumps": emulated.jumps,
@@ -208,8 +213,11 @@ def _print(title: str, manifest: Mapping[str, Any], figures: Mapping[str, Any], 
         f"Speed:     {speed:.1f} times real time, {manifest['wall_s']:.1f} s; "
         f"the server started in {manifest['start_s']:.0f} s"
     )
+    if manifest["other_release"] is not None:
+        print(f"note: {manifest['other_release']}")
     for reason in manifest["reasons"]:
         print(f"note: another emulation may give other results: {reason}")
     if "same_as_run" in manifest:
-        same = "every step is that of `llmsim run`"
+        profiles = ", ".join(manifest["engine_profiles"])
+        same = f"every step is that of `llmsim run` with the engine profile {profiles}"
         print(f"Compared:  {manifest['first_difference'] or same}")

@@ -2,27 +2,31 @@
 were planned.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Workload
 from llmsim.validation.logs.pairing import matching_rows, refuse_twice
 from llmsim.validation.logs.reader import read_recording
+from llmsim.validation.logs.recording import UNKNOWN, Float64, Int64, Recording
 from llmsim.workload.limits import MAX_TIME_NS
 
 NS_PER_S = 10**9
 
 
 def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
-    """The workload with each request's recorded arrival, from the log's first one on, rounded to
-    ns.
+    """The workload with each request's recorded arrival, from the first one on, rounded to ns.
 
-    Raises InputError for a log without arrivals, for sessions (their later calls arrive when their
-    predecessors end), where the log lacks a request of the workload, or where two lengths differ.
+    A request that failed arrives, too, and is simulated as one that is served. Raises InputError
+    for a log without arrivals, for sessions (their later calls arrive when their predecessors end),
+    where the log lacks the arrival of a request, or where two lengths differ.
     """
     recording = read_recording(log)
     if not recording.has_arrivals:
@@ -37,39 +41,67 @@ def with_recorded_arrivals(workload: Workload, log: Path) -> Workload:
         )
     refuse_twice(recording)
     names = workload.request_id or [str(row) for row in range(len(workload))]
-    rows = matching_rows(names, recording.request_id)
-    if -1 in rows:
-        missing = names[rows.index(-1)]
-        failed = next(
-            (f" ({one.sentence})" for one in recording.findings if one.code == "failed"), ""
-        )
-        raise InputError(
-            f'{log}: it has no request "{missing}" of {workload.source}{failed}; give the log of '
-            "this trace, or the "
-            "part of the trace that was run (--num-reqs for its first lines)",
-            file=str(log),
-        )
-    chosen = np.array(rows, dtype=np.int64)
-    given = recording.input_tokens[chosen]
-    if bool(((given >= 0) & (given != workload.input_tokens)).any()):
-        row = int(np.flatnonzero((given >= 0) & (given != workload.input_tokens))[0])
-        raise InputError(
-            f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but '
-            f"{int(workload.input_tokens[row])} in "
-            f"{workload.source}; give the log of this trace",
-            file=str(log),
-        )
-    span_s = float(np.ptp(recording.arrival_s[chosen]))
+    arrived = _Arrived.of(recording, names)
+    _refuse_other_requests(workload, names, arrived, log)
+    span_s = float(np.ptp(arrived.arrival_s))
     if not span_s * NS_PER_S <= MAX_TIME_NS:
         raise InputError(
             f"{log}: its arrivals span {span_s:g} s, but a run can last "
             f"{MAX_TIME_NS / NS_PER_S:g} s (53 days)",
             file=str(log),
         )
-    arrival_ns = np.round(
-        (recording.arrival_s[chosen] - recording.arrival_s[chosen].min()) * NS_PER_S
-    ).astype(np.int64)
+    arrival_ns = np.round((arrived.arrival_s - arrived.arrival_s.min()) * NS_PER_S).astype(np.int64)
     return _sorted(replace(workload, arrival_ps=arrival_ns * PS_PER_NS, request_id=names), log)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrived:
+    """What a log says of the requests of a workload, in its order."""
+
+    is_there: NDArray[np.bool_]
+    arrival_s: Float64
+    """NaN where the log does not say it."""
+    input_tokens: Int64
+
+    @classmethod
+    def of(cls, recording: Recording, names: Sequence[str]) -> "_Arrived":
+        """Of requests that finished, and of those that failed and were not tried again."""
+        finished = set(recording.request_id)
+        failed = recording.failed.request_id
+        rows = [row for row, name in enumerate(failed) if name not in finished]
+        ids = recording.request_id + tuple(failed[row] for row in rows)
+        arrival_s = np.concatenate([recording.arrival_s, recording.failed.arrival_s[rows]])
+        tokens = np.concatenate([recording.input_tokens, np.full(len(rows), UNKNOWN)])
+        found = np.array(matching_rows(names, ids), dtype=np.int64)
+        return cls(found >= 0, arrival_s[found], tokens[found])
+
+
+def _refuse_other_requests(
+    workload: Workload, names: Sequence[str], arrived: _Arrived, log: Path
+) -> None:
+    """Raises InputError where the log has no arrival of a request, or another prompt."""
+    this_trace = (
+        "give the log of this trace, or the part of the trace that was run (--num-reqs for its "
+        "first lines)"
+    )
+    for row in np.flatnonzero(~arrived.is_there)[:1]:
+        raise InputError(
+            f'{log}: it has no request "{names[row]}" of {workload.source}; {this_trace}',
+            file=str(log),
+        )
+    for row in np.flatnonzero(np.isnan(arrived.arrival_s))[:1]:
+        raise InputError(
+            f'{log}: request "{names[row]}" failed, and the log has no arrival of it; leave it '
+            "out of the trace",
+            file=str(log),
+        )
+    given = arrived.input_tokens
+    for row in np.flatnonzero((given >= 0) & (given != workload.input_tokens))[:1]:
+        raise InputError(
+            f'{log}: request "{names[row]}" has {given[row]} prompt tokens, but '
+            f"{int(workload.input_tokens[row])} in {workload.source}; give the log of this trace",
+            file=str(log),
+        )
 
 
 def _sorted(workload: Workload, log: Path) -> Workload:

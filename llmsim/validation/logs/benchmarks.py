@@ -7,16 +7,9 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.validation.logs.recording import UNKNOWN, Recording
-from llmsim.validation.logs.servers import (
-    backwards_findings,
-    count_of,
-    failed_findings,
-    finite_number,
-)
-
-KINDS = ("GuideLLM report", "Inference-Perf records")
-"""`Recording.kind` of what this module reads."""
+from llmsim.validation.logs.fields import count_of, finite_number, partitioned
+from llmsim.validation.logs.findings import backwards_findings, failed_findings
+from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording
 
 
 def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
@@ -36,13 +29,13 @@ def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
     rows, where = requests.get("successful"), f"{path}: benchmarks[0].requests.successful"
     if not isinstance(rows, list) or not rows:
         raise InputError(f"{where} has no requests; run GuideLLM without a sample size of 0")
-    wrong = sum(len(requests.get(name) or ()) for name in ("errored", "incomplete"))
+    failed = [row for name in ("errored", "incomplete") for row in _listed(requests.get(name))]
     start = _column(where, rows, "request_start_time")
     end = _column(where, rows, "request_end_time")
     ttft = _column(where, rows, "time_to_first_token_ms") / 1e3
     return Recording(
         source=str(path),
-        kind=KINDS[0],
+        kind="GuideLLM report",
         request_id=tuple(str(row.get("request_id", number)) for number, row in enumerate(rows)),
         arrival_s=start - start.min(),
         ttft_s=ttft,
@@ -50,8 +43,16 @@ def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
         input_tokens=_counts(where, rows, "prompt_tokens"),
         output_tokens=_counts(where, rows, "output_tokens", needed=True),
         findings=(
-            *failed_findings(wrong, wrong + len(rows)),
+            *failed_findings(len(failed), len(failed) + len(rows)),
             *backwards_findings(ttft, end - start),
+        ),
+        failed=FailedRequests.of(
+            (
+                (str(row["request_id"]), row.get("request_start_time"))
+                for row in failed
+                if _value(row, "request_id") is not None
+            ),
+            float(start.min()),
         ),
     )
 
@@ -61,11 +62,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
 
     Raises InputError where no request streamed its tokens.
     """
-    good = [
-        (number, row)
-        for number, row in enumerate(rows)
-        if isinstance(row, dict) and not row.get("error") and row.get("info")
-    ]
+    good, failed = partitioned(enumerate(rows), lambda one: _succeeded(one[1]))
     if not good:
         raise InputError(f"{path}: none of its {len(rows)} requests succeeded", file=str(path))
     start, end, first, gaps, inputs, outputs = [], [], [], [], [], []
@@ -83,7 +80,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
     pooled = np.concatenate(gaps)
     return Recording(
         source=str(path),
-        kind=KINDS[1],
+        kind="Inference-Perf records",
         request_id=tuple(str(number) for number, _ in good),
         arrival_s=begin - begin.min(),
         ttft_s=ttft,
@@ -92,10 +89,18 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
         output_tokens=np.array(outputs, dtype=np.int64),
         itl_s=pooled if len(pooled) else None,
         findings=(
-            *failed_findings(len(rows) - len(good), len(rows)),
+            *failed_findings(len(failed), len(rows)),
             *backwards_findings(ttft, latency),
         ),
+        failed=FailedRequests.of(
+            ((str(number), _value(row, "start_time")) for number, row in failed),
+            float(begin.min()),
+        ),
     )
+
+
+def _succeeded(row: Any) -> bool:
+    return isinstance(row, dict) and not row.get("error") and bool(row.get("info"))
 
 
 def _info(where: str, row: Mapping[str, Any]) -> tuple[list[float], int, int]:
@@ -144,6 +149,10 @@ def _counts(
         unknown = value is None and not needed
         values.append(UNKNOWN if unknown else count_of(f"{where}[{number}].{name}", value))
     return np.array(values, dtype=np.int64)
+
+
+def _listed(rows: Any) -> list[Any]:
+    return rows if isinstance(rows, list) else []
 
 
 def _value(row: Any, name: str) -> Any:

@@ -45,7 +45,10 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
     if real.has_arrivals:
         rows = rows[np.argsort(real.arrival_s[rows[:, 0]], kind="stable")]
     findings = []
-    if len(both) < max(len(real), len(simulated)):
+    failed = real.failed.request_id
+    failed_rows = matching_rows(failed, simulated.request_id) if failed else []
+    known = {match for match in (*matches, *failed_rows) if match >= 0}
+    if len(both) < len(real) or len(known) < len(simulated):
         sentence = (
             f"different requests: {len(real)} in {real.source}, {len(simulated)} in "
             f"{simulated.source}, "

@@ -9,11 +9,13 @@ from typing import Any
 from llmsim.config.errors import InputError
 from llmsim.config.files import input_files
 from llmsim.config.files.reading import json_value
+from llmsim.validation.logs.aiperf import read_aiperf
 from llmsim.validation.logs.benchmarks import read_guidellm, read_inference_perf
+from llmsim.validation.logs.engine_log import read_engine_log
 from llmsim.validation.logs.files import text_of
 from llmsim.validation.logs.recording import Recording
-from llmsim.validation.logs.servers import read_aiperf, read_bench, read_engine_log
 from llmsim.validation.logs.simulated import read_csv, read_parquet
+from llmsim.validation.logs.vllm_bench import read_bench
 
 KINDS = (
     "a per-request JSONL log (request_id, arrival_time, queued_ts, first_token_ts, last_token_ts, "

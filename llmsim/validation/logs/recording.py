@@ -1,11 +1,12 @@
 """What is known of each request of a run, real or simulated, in one form."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.config.files.reading import finite
 from llmsim.core import PS_PER_S, Results
 from llmsim.exact import exact_sum
 from llmsim.results.requests.metrics import finished_rows
@@ -39,6 +40,30 @@ class KvUse:
 
 
 @dataclass(frozen=True, eq=False)
+class FailedRequests:
+    """The requests of a run that did not finish, as far as its log names them; columns of equal
+    length.
+
+    `arrival_s` counts from the first arrival of those that finished, so that it may be negative
+    (NaN where the log has no arrival).
+    """
+
+    request_id: tuple[str, ...] = ()
+    arrival_s: Float64 = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(
+        cls, rows: Iterable[tuple[str, object]], origin: float, per_second: float = 1.0
+    ) -> "FailedRequests":
+        """Of the name and the stamp of each, and the stamp of the first arrival; a stamp that is
+        no number is unknown.
+        """
+        found = [(name, finite(stamp)) for name, stamp in rows]
+        stamps = [np.nan if stamp is None else (stamp - origin) / per_second for _, stamp in found]
+        return cls(tuple(name for name, _ in found), np.array(stamps, np.float64))
+
+
+@dataclass(frozen=True, eq=False)
 class Recording:
     """The finished requests of a run; columns of equal length, seconds; immutable.
 
@@ -58,6 +83,7 @@ class Recording:
     itl_s: Float64 | None = None
     findings: tuple[Finding, ...] = ()
     kv: KvUse | None = None
+    failed: FailedRequests = field(default_factory=FailedRequests)
 
     def __len__(self) -> int:
         return len(self.request_id)

@@ -15,7 +15,7 @@ from llmsim.config.files import input_files
 from llmsim.config.files.reading import finite, quoted
 from llmsim.core import PS_PER_S
 from llmsim.export.csv import COLUMNS
-from llmsim.validation.logs.recording import Finding, KvUse, Recording
+from llmsim.validation.logs.recording import FailedRequests, Finding, KvUse, Recording
 
 NS_PER_S = 1e9
 LARGEST_NS = 1 << 62
@@ -160,18 +160,16 @@ def read_parquet(path: Path) -> Recording:
     done = np.array(
         [status == "finished" for status in table["status"].to_pylist()], dtype=np.bool_
     )
-    unfinished = int(len(done) - done.sum())
-    table = table.filter(pa.array(done))
+    others, table = (table.filter(pa.array(rows)) for rows in (~done, done))
     if table.num_rows == 0:
         raise InputError(
             f"{path}: no request finished; there is nothing to compare", file=str(path)
         )
     arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
     findings = []
-    if unfinished:
-        findings.append(
-            Finding("unfinished", True, f"{unfinished} requests of the simulation did not finish")
-        )
+    if others.num_rows:
+        sentence = f"{others.num_rows} requests of the simulation did not finish"
+        findings.append(Finding("unfinished", True, sentence))
     return Recording(
         source=str(path.parent),
         kind="llmsim run folder",
@@ -184,7 +182,15 @@ def read_parquet(path: Path) -> Recording:
         itl_s=_stored_gaps(path, table) if "itl_ps" in table.column_names else None,
         findings=tuple(findings),
         kv=_kv_use(path.parent),
+        failed=FailedRequests.of(_stamps(others), float(arrival.min()), PS_PER_S),
     )
+
+
+def _stamps(table: Any) -> list[tuple[str, Any]]:
+    """The name and the arrival of each row; None of a request that never came."""
+    names, arrivals = (table[name].to_pylist() for name in ("request_id", "arrival_ps"))
+    came = (None if stamp is None or stamp < 0 else stamp for stamp in arrivals)
+    return list(zip(map(str, names), came, strict=True))
 
 
 def _integers(path: Path, table: Any, name: str) -> "np.ndarray[Any, np.dtype[np.int64]]":

@@ -89,7 +89,6 @@ def _compared(
     from llmsim.validation.compare.table import markdown
     from llmsim.validation.fit.means import compare_means, means_json
     from llmsim.validation.logs.means_readers import read_means
-    from llmsim.validation.logs.servers import RECORDED_KINDS
     from llmsim.validation.logs.simulated import SIMULATED_KINDS
     from llmsim.validation.report.means_table import means_markdown
 
@@ -103,7 +102,7 @@ def _compared(
             "validation.json": json_text(means_json(beside)),
         }
     real, simulated = read_recording(log), read_recording(output)
-    if real.kind in SIMULATED_KINDS and simulated.kind in RECORDED_KINDS:
+    if real.kind in SIMULATED_KINDS and simulated.kind not in SIMULATED_KINDS:
         raise InputError(
             f"{output} is a {simulated.kind} and {log} a {real.kind}; the recorded run comes first"
         )
