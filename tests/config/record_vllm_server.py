@@ -1,8 +1,8 @@
 """Records what vLLM's own server derives from its options and its card. The interpreter of an
 environment with vLLM runs it: `python tests/config/record_vllm_server.py [BEFORE ...] > FILE`.
 
-Each line of the output is one case (`cases`) with what the server resolves (`Vllm.resolved`). Behind
-recordings of releases from before, ascending, only the cases are printed that differ from the last.
+Each line of the output is one case (`cases`) with what the server resolves (`Vllm.resolved`).
+Recordings of releases from before, ascending, leave only the cases that differ from the last.
 """
 
 import copy
