@@ -14,7 +14,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   if (!batch.empty() || !running_.empty() || parked_.empty() || !parked_.all_ready() ||
       !late_.empty())
     return;
-  // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.28 and
+  // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.30 and
   // earlier stand still for ever. The first of them begins without.
   parked_.rewind();
   while (parked_.next() >= 0 && !parked_.holds()) parked_.skip();
@@ -221,7 +221,9 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
   if (defers_prompts_ && config_.rules.admits_last_token && computed < s.num_tokens - 1)
     return Admission::kNoRoom;
-  const std::int32_t most = first_tokens(s, computed, budget);
+  std::int32_t most = first_tokens(s, computed, budget);
+  // Nor do drafts pad it.
+  if (!slots_for_drafts) most = std::min(most, s.num_tokens - computed);
   if (most == 0) return Admission::kNoRoom;
   const std::int32_t tokens = cut_prompt(request, s, computed, most);
   if (tokens == 0) return Admission::kPassedOver;
