@@ -1839,8 +1839,10 @@ class NetworkConfig:
 class KvTransferConfig:
     """How the KV of prompts goes from prefill groups to decode groups."""
 
-    def __init__(self, push: bool, layerwise: bool, places: Sequence[Sequence[int]]) -> None:
-        """places: of every group's ranks, by group."""
+    def __init__(self, push: bool, layerwise: bool, places: Sequence[Sequence[int]], chunked: bool = False) -> None:
+        """
+        places: of every group's ranks, by group; chunked: the KV of a chunk of a prompt moves when its step has ended.
+        """
 
     def add_table(self, shares: Sequence[tuple[int, int, Sequence[tuple[Sequence[int], int, int, int]]]], block_size: int = 1, prefill_all_but_last_token: bool = False, posting_ps: tuple[int, int] = (0, 0)) -> int:
         """
@@ -1854,6 +1856,10 @@ class KvTransferConfig:
     @property
     def layerwise(self) -> bool:
         """Whether the KV of a layer moves while the prefill goes on."""
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the KV of a chunk of a prompt moves when its step has ended."""
 
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
 
@@ -1880,14 +1886,29 @@ class OutsideTransfers:
         A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, then the decode group), of which it has `cached` tokens; returns how long its workers post the reads, in ps.
         """
 
-    def prefilled(self, request: int, now_ps: int) -> None:
+    def sends(self, request: int, tokens: int, now_ps: int) -> None:
         """
-        Where KV is pushed: the prefill group has computed the prompt, whose KV begins to move.
+        Where KV is pushed: the prefill group has computed so many leading tokens of the prompt, whose KV begins to move.
+        """
+
+    def withdrawn(self, request: int, groups: tuple[int, int], now_ps: int) -> None:
+        """
+        Where KV is pushed: the decode group no longer wants the KV, and keeps its memory until nothing of it is under way.
         """
 
     def take_told(self) -> list[int]:
         """
         Where KV is pushed: the requests of which prefill groups have been told since the last call that blocks are reserved, in that order.
+        """
+
+    def take_refused(self) -> list[int]:
+        """
+        The requests of which prefill groups have been told since the last call that nobody wants their KV.
+        """
+
+    def take_drained(self) -> list[int]:
+        """
+        The requests of which decode groups have been told since the last call that nothing of their KV is under way.
         """
 
     def next_event_ps(self) -> int | None:

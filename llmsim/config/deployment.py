@@ -217,12 +217,24 @@ class Group(Struct, frozen=True):
 class Disaggregation(Struct, frozen=True):
     """How prompts' KV goes from prefill to decode groups (docs/explanation/disaggregation.md)."""
 
-    layerwise: bool = False
-    """While the prefill runs, layer by layer; else when it has ended."""
+    how: str = "whole"
+    """When the prefill has ended; "chunked": a chunk of the prompt when its step has; "layerwise":
+    while the prefill runs, layer by layer.
+    """
     push: bool = False
     """The decode group reserves before the prefill, which then writes; else it is told afterwards,
     and reads.
     """
+
+    @property
+    def chunked(self) -> bool:
+        """By chunks of prompts."""
+        return self.how == "chunked"
+
+    @property
+    def layerwise(self) -> bool:
+        """Layer by layer."""
+        return self.how == "layerwise"
 
 
 class Deployment(Struct, frozen=True):

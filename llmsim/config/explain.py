@@ -98,7 +98,7 @@ def _rows(cluster: Cluster, deployment: Deployment, price_of: PriceOf) -> Iterat
     if deployment.disaggregation is not None:
         how = deployment.disaggregation
         for key, value in (
-            ("kv_transfer", "layerwise" if how.layerwise else "whole"),
+            ("kv_transfer", how.how),
             ("kv_transfer_mode", "push" if how.push else "pull"),
         ):
             given = getattr(cluster, key) is not None

@@ -70,7 +70,8 @@ def answered(model: Model, items: list[list[Any]]) -> tuple[Batch, list[list[int
             model.forgets(row, *held)
         if started:
             model.starts(row, before)
-        tokens.append(model.sample(row, scheduled, drafts, holds=not started))
+        # SGLang's decode servers begin with drafts, which came along with the KV.
+        tokens.append(model.sample(row, scheduled, drafts, holds=not started or bool(held)))
         batch.append((row, scheduled, before))
     return batch, tokens
 

@@ -43,8 +43,8 @@ STALL_S = 60
 """Seconds without any message after which nothing is expected to move: on the wall where no process
 computes either, else of computing (a machine that is busy with other work is slow, not stuck).
 """
-_IDLE_SHARE = 0.005
-"""A process that computes less of its time does not compute: it looks whether it may."""
+_IDLE_SHARE = 0.03
+"""A server that computes less of its time does not compute: its processes look whether they may."""
 _LOOK_S = 0.5
 
 
@@ -111,6 +111,7 @@ def emulate(
         check_workload(
             prepared.workload,
             hands_over=len(stages) > 1,
+            at_once=pushes_kv(prepared.lowered),
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
@@ -133,12 +134,6 @@ def _check_before_client(lowered: LoweredDeployment) -> None:
             "--endpoint: the requests of a client after -- take no time of the API server beside "
             "api_latency_ns; leave the option out, or give --dataset in place of the client"
         )
-    if pushes_kv(lowered):
-        raise NotYetError(
-            "a client after --: `llmsim emulate sglang` sends the requests of a trace alone to "
-            "prefill and decode instances; give --dataset in place of the client, or remove the "
-            "pd_type"
-        )
 
 
 class Stall:
@@ -159,11 +154,12 @@ class Stall:
             self._since_s = now_s
         if now_s - self._since_s < STALL_S / 4:
             return False
-        cpu_s = sum(map(cpu_seconds, self._pids()))
+        pids = self._pids()
+        cpu_s, looks_s = sum(map(cpu_seconds, pids)), _IDLE_SHARE * STALL_S * len(pids)
         if self._cpu_s < 0:
             self._cpu_s = self._last_cpu_s = cpu_s
             self._idle_since_s = self._since_s
-        if cpu_s - self._last_cpu_s > _IDLE_SHARE * STALL_S:
+        if cpu_s - self._last_cpu_s > looks_s:
             self._last_cpu_s, self._idle_since_s = cpu_s, now_s
         return now_s - self._idle_since_s > STALL_S or cpu_s - self._cpu_s > STALL_S
 
@@ -343,7 +339,9 @@ class _Emulation:
             return
         stages = self._doors([server.port for server in servers])
         api = self._engine.openai
-        self._relay = relay = Relay(self._keeper, self._api_ps, self._joins, stages, api)
+        self._relay = relay = Relay(
+            self._keeper, self._api_ps, self._joins, stages, api, at_once=self._pushes
+        )
         self._keeper.relay = relay
         listener = await relay.listen()
         sends = asyncio.create_task(relay.run())

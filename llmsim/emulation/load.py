@@ -120,13 +120,15 @@ class Clients:
         """By row, the engine cores that a request was given, in order."""
         self._coming: list[_Coming] = []
         self._due: list[_Due] = []
-        self._under_way: dict[asyncio.Task[None], int] = {}
-        """Exchanges with servers, and their rows."""
+        self._under_way: dict[asyncio.Task[None], tuple[int, int]] = {}
+        """Exchanges with servers, and their rows and stages."""
         self._later: list[_Later] = []
-        self._aborts: list[tuple[int, int]] = []
-        """(when the engine hears of it, row) of requests whose clients have given up."""
+        self._aborts: list[tuple[int, int, int]] = []
+        """(when the engine hears of it, row, stage) of requests whose clients have given up."""
         self._read: dict[int, int] = {}
         """By row, tokens that the server has given; the client may have them later."""
+        self._computed: set[tuple[int, int]] = set()
+        """Rows, and the stages whose servers have computed their prompts."""
         self._early: set[int] = set()
         """Rows whose clients have given up before an API server has read the prompt."""
         arrivals = workload.arrival_ps.tolist()
@@ -143,8 +145,8 @@ class Clients:
                 self._add_processes(number, place, door)
         self._spoken: dict[int, list[Chunk]] = {}
         """By process, what a step has given that it has still to take."""
-        self._places: dict[int, tuple[int, int]] = {}
-        """By row, the stage and the door that it was given last."""
+        self._places: dict[int, dict[int, int]] = {}
+        """By row, the doors that count it, by stage."""
         self._rounds: set[int] = set()
         """Processes whose round has begun, and whose end is awaited."""
         self._numbers = count(1)
@@ -178,7 +180,7 @@ class Clients:
         elif self._due and self._due[0].at_ps <= now_ps:
             await self._send(heapq.heappop(self._due))
         elif self._aborts and self._aborts[0][0] <= now_ps:
-            await self._abort(heapq.heappop(self._aborts)[1])
+            await self._abort(*heapq.heappop(self._aborts)[1:])
         else:
             return False
         return True
@@ -188,7 +190,7 @@ class Clients:
         later = self._next_later()
         ahead = [queue[0].at_ps for queue in (self._coming, self._due) if queue]
         ahead += [] if later is None else [later.at_ps]
-        return ahead + [at_ps for at_ps, _ in self._aborts[:1]]
+        return ahead + [at_ps for at_ps, *_ in self._aborts[:1]]
 
     def _all_is_read(self) -> bool:
         time = self._keeper.time
@@ -262,7 +264,7 @@ class Clients:
         number = stage.choose()
         door = stage.doors[number]
         self.passed.setdefault(coming.row, []).append(door.group)
-        self._places[coming.row] = coming.stage, number
+        self._places.setdefault(coming.row, {})[coming.stage] = number
         timeouts = self._workload.timeout_ps
         if timeouts is not None and timeouts[coming.row] >= 0:
             deadline_ps = coming.at_ps + int(timeouts[coming.row])
@@ -305,31 +307,39 @@ class Clients:
         for chunk in done.answers:
             self._client_gets(chunk.row, chunk.tokens)
         for row in done.prompts:
-            stage, number = self._places[row]
+            ((stage, number),) = self._places[row].items()
             engine_ps = now_ps + self._stages[stage].doors[number].api_ps[row]
             heapq.heappush(self._due, _Due(engine_ps, next(self._numbers), row, stage, number))
             if row in self._early:
-                heapq.heappush(self._aborts, (engine_ps, row))
+                heapq.heappush(self._aborts, (engine_ps, row, stage))
         self._await_round(process)
 
     def _give_up(self, row: int, now_ps: int) -> None:
-        """The engine hears of it no earlier than of the request."""
+        """No engine hears of it earlier than of the request."""
         self.answers[row].gave_up = True
         self._end_session(row)
-        stage, number = self._places[row]
-        self._stages[stage].left(number)
-        on_its_way = [due.at_ps for due in self._due if due.row == row]
-        if not on_its_way and row not in self._under_way.values():
-            self._early.add(row)
-            return
-        leaving_ps = self._stages[stage].doors[number].leaving_ps
-        heapq.heappush(self._aborts, (max([now_ps + leaving_ps, *on_its_way]), row))
+        self._leave_servers(row, now_ps)
 
-    async def _abort(self, row: int) -> None:
+    def _leave_servers(self, row: int, now_ps: int) -> None:
+        for stage, number in list(self._places[row].items()):
+            due_ps = [due.at_ps for due in self._due if (due.row, due.stage) == (row, stage)]
+            leaving_ps = now_ps + self._stages[stage].doors[number].leaving_ps
+            if due_ps or (row, stage) in self._under_way.values():
+                heapq.heappush(self._aborts, (max([leaving_ps, *due_ps]), row, stage))
+            else:
+                self._early.add(row)
+            self._uncount(row, stage)
+
+    def _uncount(self, row: int, stage: int) -> None:
+        """The request no longer counts at its server of that stage."""
+        number = self._places[row].pop(stage, None)
+        if number is not None:
+            self._stages[stage].left(number)
+
+    async def _abort(self, row: int, stage: int) -> None:
         """Returns when the engine knows that nobody waits for the request."""
-        wanted = self._requests[row].output_tokens
-        tasks = [task for task, one in self._under_way.items() if one == row]
-        if not tasks or self._read.get(row, 0) >= wanted:
+        tasks = [task for task, one in self._under_way.items() if one == (row, stage)]
+        if not tasks or self._has_answered(row, stage):
             return
         self._keeper.leaves(row)
         tasks[0].cancel()
@@ -337,6 +347,12 @@ class Clients:
         while not (reached.done() or self._keeper.time.degraded):
             await asyncio.wait({reached}, timeout=_LOOK_S)
         reached.cancel()
+
+    def _has_answered(self, row: int, stage: int) -> bool:
+        """The server of that stage has given all that it will."""
+        if stage < len(self._stages) - 1:
+            return (row, stage) in self._computed
+        return self._read.get(row, 0) >= self._requests[row].output_tokens
 
     def _end_session(self, row: int) -> None:
         """The client asks for nothing more in this session, and thinks."""
@@ -349,9 +365,9 @@ class Clients:
 
     async def _send(self, due: _Due) -> None:
         """Returns when an engine has it, so that engines see requests of one time in order."""
-        self._keeper.sent()
+        self._keeper.sent(due.row)
         task = asyncio.create_task(self._ask(due))
-        self._under_way[task] = due.row
+        self._under_way[task] = due.row, due.stage
         task.add_done_callback(self._ended)
         reached = asyncio.ensure_future(self._keeper.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -380,19 +396,24 @@ class Clients:
                 await self._read_answer(due, reader)
             else:
                 await self._read_prompt(due, reader)
+                self._check_computed(due)
         except RefusedError as error:
             self._refuse(due, str(error))
         finally:
             writer.close()
 
     def _refuse(self, due: _Due, said: str) -> None:
+        """The proxy leaves the other servers, as when its client gives up."""
         answer = self.answers[due.row]
-        is_first = not answer.refused
+        is_first = not (answer.refused or answer.gave_up)
         answer.refused = answer.refused or said
-        self._stages[due.stage].left(due.door)
-        if is_first:  # of servers that have got it at once
+        self._keeper.forgets(due.row)
+        self._uncount(due.row, due.stage)
+        if is_first:
             self._end_session(due.row)
-        self._keeper.refused()
+            self._leave_servers(due.row, self._keeper.time.now_ps)
+        self._keeper.refused(due.row)
+        self._keeper.clients_work()
 
     def _request(self, row: int, rank: int | None, *, prompt_alone: bool) -> bytes:
         one, endpoint = self._requests[row], self._endpoint
@@ -412,14 +433,19 @@ class Clients:
         return "" if names is None else names[row]
 
     async def _read_prompt(self, due: _Due, reader: asyncio.StreamReader) -> None:
-        stage = self._stages[due.stage]
         async for tokens in self._tokens(reader):
-            stage.left(due.door)
+            self._computed.add((due.row, due.stage))
+            self._uncount(due.row, due.stage)
             if due.stage + 1 not in self._first_stages:
-                group = stage.doors[due.door].group
+                group = self._stages[due.stage].doors[due.door].group
                 self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
                 self._keeper.clients_work()
             self._keeper.read(tokens)
+
+    def _check_computed(self, due: _Due) -> None:
+        """A server that ends without a token has not computed the prompt."""
+        if (due.row, due.stage) not in self._computed:
+            raise RefusedError("the prompt was not computed")
 
     async def _read_answer(self, due: _Due, reader: asyncio.StreamReader) -> None:
         row, wanted = due.row, self._requests[due.row].output_tokens
@@ -455,8 +481,7 @@ class Clients:
             return
         enough = self._workload.cancel_after_tokens
         if len(answer.token_ps) >= wanted:
-            stage, door = self._places[row]
-            self._stages[stage].left(door)
+            self._uncount(row, len(self._stages) - 1)
             self._call_next(row)
         elif enough is not None and 0 < enough[row] <= len(answer.token_ps):
             self._leave(row, now_ps)

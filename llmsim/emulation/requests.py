@@ -32,13 +32,18 @@ def request_name(row: int) -> str:
 
 
 def check_workload(
-    workload: Workload, *, hands_over: bool, takes_adapters: bool = False, encodes: bool = False
+    workload: Workload,
+    *,
+    hands_over: bool,
+    at_once: bool = False,
+    takes_adapters: bool = False,
+    encodes: bool = False,
 ) -> None:
     """NotYetError where its clients do what ours do not; `hands_over`: prompts and answers are
-    computed apart. `takes_adapters`: the servers have slots for them. `encodes`: they have budgets
-    of an encoder.
+    computed apart, by servers that get a request `at_once` or one after the other.
+    `takes_adapters`: the servers have slots for them. `encodes`: they have budgets of an encoder.
     """
-    gives_up = hands_over and workload.may_give_up
+    gives_up = hands_over and not at_once and workload.may_give_up
     has_adapters = workload.adapter is not None and not takes_adapters
     has_images = workload.encoder_inputs is not None
     drafts = (workload.draft_depth, workload.acceptance_rate, workload.accepted_drafts)

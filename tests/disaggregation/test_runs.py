@@ -502,7 +502,7 @@ def test_what_does_not_fit_together_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--kv-transfer", "half"), '"half"; it may be whole or layerwise'),
+        (("--kv-transfer", "half"), '"half"; it may be whole or chunked or layerwise'),
         (("--kv-transfer-mode", "shove"), "it may be pull or push"),
         (("--kv-transfer", "layerwise", "--kv-transfer-mode", "pull"), "--kv-transfer-mode"),
         (("--decode-routing-policy", "NOBODY"), '--decode-routing-policy is "NOBODY"'),

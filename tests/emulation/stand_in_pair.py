@@ -91,7 +91,7 @@ class Prefill(_Role):
             self._waiting = [one for one in self._waiting if one not in batch]
             self._computes([[one["name"], one["left"], 0, 0, True] for one in batch])
             for one in batch:
-                self._transfers.sent(row_of(one["name"]), "the first token")
+                self._transfers.sent(row_of(one["name"]), one["left"], "the first token")
             self._moving += batch
         self._give(self._here())
         return bool(batch)

@@ -195,7 +195,7 @@ async def killed(folder: Path) -> tuple[Keeper, bytes, float]:
     """One of two actors is killed while it has requests under way."""
     keeper = Keeper(folder, [NoSteps(), NoSteps()])
     async with keeper.listening():
-        keeper.sent()  # never arrives
+        keeper.sent(0)  # never arrives
         words = [sys.executable, "-c", ACTOR, str(keeper.socket_path)]
         first, second = (
             subprocess.Popen([*words, number], stdout=subprocess.PIPE) for number in ("0", "1")

@@ -109,7 +109,7 @@ def questions(keeper: Keeper) -> int:
 
 async def questions_to(folder: Path) -> int:
     keeper = Keeper(folder, [NoSteps()])
-    keeper.sent()
+    keeper.sent(0)
     async with keeper.listening():
         waits = asyncio.create_task(keeper.clients_wait(None))
         left = await asyncio.wait_for(asyncio.to_thread(questions, keeper), 60)

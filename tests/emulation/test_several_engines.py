@@ -15,7 +15,7 @@ from llmsim.api.preparation.prepare import prepare
 from llmsim.cli.run.arguments import checked_options
 from llmsim.core import KvTransferColumns
 from llmsim.emulation.devices import Begun
-from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
 from llmsim.emulation.servers.links import Links, Prompts, PushLinks
@@ -149,9 +149,9 @@ class HandedOver(NamedTuple):
     prompts: Prompts
 
 
-def handed_over(name: str, *options: str) -> HandedOver:
+def handed_over(name: str, *options: str, load: str = LOAD) -> HandedOver:
     cluster = str(CLUSTER.with_name(name))
-    words = ["--cluster-config", cluster, "--dataset", LOAD, "--cost-source", "roofline"]
+    words = ["--cluster-config", cluster, "--dataset", load, "--cost-source", "roofline"]
     prepared = prepare(checked_options([*words, *options]))
     results = simulate(prepared.lowered, prepared.workload, prepared.simulation)
     columns = results.kv_transfers
@@ -185,27 +185,32 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
         assert landed[row] == [(prefill[row], at_ps), (decode[row], at_ps)]
 
 
+CHUNKED = ["--kv-transfer", "chunked"]
+SHORT = LOAD.replace("200-3000", "20-200")
+"""Prompts of which no chunk is cut."""
+
+
 @pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
 def test_links_push_kv_as_the_run_does(name: str) -> None:
     """Prefill engines hear a message's time behind a reservation that they may push."""
-    handed = handed_over(name, "--scheduler", "sglang", "--kv-transfer", "whole")
+    handed = handed_over(name, "--scheduler", "sglang", *CHUNKED, load=SHORT)
     columns, prefill, decode = handed.columns, handed.prefill, handed.decode
     links = PushLinks(handed.lowered, handed.prompts)
     reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
     said = [(at_ps, decode[row], row) for row, at_ps in enumerate(reserved)]
     said += [(at_ps, prefill[row], row) for row, at_ps in enumerate(computed)]
-    heard: dict[int, list[tuple[int, int, str | None]]] = {row: [] for row in range(40)}
+    heard: dict[int, list[tuple[int, int, Any]]] = {row: [] for row in range(40)}
 
     def hear(now_ps: int) -> None:
-        for core, (row, at_ps, metadata) in links.landed(now_ps):
-            assert at_ps == now_ps
-            heard[row].append((core, now_ps, metadata))
+        for core, (row, at_ps, what, more) in links.landed(now_ps):
+            assert (at_ps, what) == (now_ps, News.LANDED if heard[row] else News.MAY_SEND)
+            heard[row].append((core, now_ps, more))
 
     for now_ps, core, row in sorted(said):
         while links.next_ps is not None and links.next_ps <= now_ps:
             hear(links.next_ps)
         if now_ps == computed[row]:
-            links.sent(core, row, f"of {row}")
+            links.sent(core, row, handed.prompts.tokens(row), f"of {row}")
         else:
             links.reserved(core, row, 0, now_ps)
         assert links.next_ps == 0
@@ -214,7 +219,7 @@ def test_links_push_kv_as_the_run_does(name: str) -> None:
         hear(links.next_ps)
     for row, landed_ps in enumerate(columns.kv_landed_ps.tolist()):
         (core, told_ps, nothing), *landed = heard[row]
-        assert (core, nothing) == (prefill[row], None)
+        assert (core, nothing) == (prefill[row], 0)
         assert reserved[row] < told_ps < computed[row]
         assert landed == [(one, landed_ps, f"of {row}") for one in (prefill[row], decode[row])]
 
@@ -233,8 +238,11 @@ class LandsAt:
         self._due.append((now_ps + 3 * MS, row, core))
         return 0
 
-    def sent(self, core: int, row: int, metadata: str) -> None:
+    def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
         raise AssertionError("nobody pushes")
+
+    def withdrawn(self, core: int, row: int) -> None:
+        raise AssertionError("nobody leaves")
 
     def landed(self, now_ps: int) -> list[tuple[int, int]]:
         there = [(row, core) for due_ps, row, core in self._due if due_ps <= now_ps]

@@ -254,6 +254,9 @@ class HeardChannel:
     def asked_for(self) -> None:
         self.said.append("asked for")
 
+    def answers(self) -> None:
+        self.said.append("answers")
+
     def close(self) -> None:
         self.said.append("bye")
 
@@ -333,7 +336,7 @@ def test_a_question_is_answered_before_anything_else_comes() -> None:
     inbox.settle()
     assert inbox.take() == "state?"
     inbox.settle()
-    assert channel.said == ["park", "unpark", "asked for", "settle"]
+    assert channel.said == ["park", "unpark", "asked for", "answers", "settle"]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:

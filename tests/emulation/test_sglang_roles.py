@@ -19,13 +19,13 @@ from emulation.test_emulation import CLUSTER, DATASET
 from emulation.test_sglang import of_sglang
 
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.cli import main
 from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Devices
 from llmsim.emulation.emulate import Asked, Emulated, _Emulation, door_of
 from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.sglang_api import Generate
 from llmsim.emulation.engines.sglang_flags import server_flags
+from llmsim.emulation.in_engine.channel import News
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang import transfers as backend
 from llmsim.emulation.in_engine.sglang.transfers import Transfers
@@ -48,21 +48,24 @@ class Kv:
 
     def __init__(self) -> None:
         self.now = 0
-        self.news: list[tuple[int, int, str | None]] = []
+        self.news: list[tuple[int, int, str, Any]] = []
         self.said: list[Any] = []
 
     def now_ps(self) -> int:
         return self.now
 
-    def transfers(self) -> list[tuple[int, int, str | None]]:
+    def transfers(self) -> list[tuple[int, int, str, Any]]:
         news, self.news = self.news, []
         return news
 
     def reserved_row(self, row: int, cached: int) -> None:
         self.said.append((row, cached))
 
-    def sent(self, row: int, metadata: str) -> None:
-        self.said.append((row, metadata))
+    def sent(self, row: int, tokens: int, metadata: str) -> None:
+        self.said.append((row, tokens, metadata))
+
+    def withdrawn(self, row: int) -> None:
+        self.said.append((row, "withdrawn"))
 
 
 def transfers_of(kv: Kv) -> Transfers:
@@ -73,7 +76,7 @@ def test_what_lands_at_the_end_of_a_step_is_heard_of_later() -> None:
     kv = Kv()
     one = transfers_of(kv)
     one.runs()
-    kv.now, kv.news = 50, [(3, 50, "m")]
+    kv.now, kv.news = 50, [(3, 50, News.LANDED, "m")]
     assert one.landed(3) is None
     kv.now = 51
     assert one.landed(3) == "m"
@@ -83,7 +86,7 @@ def test_what_lands_at_the_end_of_a_step_is_heard_of_later() -> None:
 def test_who_runs_nothing_hears_of_it_at_once() -> None:
     kv = Kv()
     one = transfers_of(kv)
-    kv.now, kv.news = 50, [(3, 50, "m")]
+    kv.now, kv.news = 50, [(3, 50, News.LANDED, "m")]
     assert one.landed(3) is None
     assert one.finds_more()
     one.begins_pass()
@@ -97,9 +100,28 @@ def test_a_prompt_waits_for_memory_of_the_decode_server() -> None:
     kv = Kv()
     one = transfers_of(kv)
     assert not one.may_send(4)
-    kv.now, kv.news = 9, [(4, 9, None)]
+    kv.now, kv.news = 9, [(4, 9, News.MAY_SEND, 32)]
     assert one.may_send(4)
+    assert one.known(4) == 32
     assert not one.may_send(5)
+
+
+@pytest.mark.parametrize(
+    ("what", "asks"), [(News.REFUSED, "is_refused"), (News.DRAINED, "is_drained")]
+)
+def test_the_other_server_ends_a_transfer(what: str, asks: str) -> None:
+    """News that nobody waits for are taken all the same: they would wake the scheduler again."""
+    kv = Kv()
+    one = transfers_of(kv)
+    one.runs()
+    kv.now, kv.news = 50, [(3, 50, what, None)]
+    assert not getattr(one, asks)(3)
+    assert one.finds_more()
+    one.begins_pass()
+    assert getattr(one, asks)(3)
+    kv.now, kv.news = 60, [(8, 60, what, None)]
+    assert not one.finds_more()
+    assert not kv.news
 
 
 class _Fake:
@@ -107,8 +129,8 @@ class _Fake:
 
     def __init__(self, mgr: Any, address: str, room: int) -> None:
         self.kv_mgr, self.bootstrap_room = mgr, room
-        self.conclude_state = None
-        self.has_sent = self.inited = self.has_sent_metadata = False
+        self.conclude_state: str | None = None
+        self.has_sent = self.inited = self.has_sent_metadata = self.abort_notified = False
 
     def init(self, *_: Any) -> None:
         self.inited = True
@@ -117,7 +139,12 @@ class _Fake:
         self.has_sent_metadata = True
 
     def poll(self) -> Any:
+        if self.conclude_state is not None:
+            return self.conclude_state
         return "Success" if self.has_sent_metadata else "WaitingForInput"
+
+    def abort(self) -> None:
+        self.conclude_state = "Failed"
 
 
 class _Memory:
@@ -151,17 +178,49 @@ def kv(monkeypatch: pytest.MonkeyPatch) -> Kv:
 def test_a_senders_states_change_with_the_links(kv: Kv) -> None:
     sender = backend._sender(_Fake)(_Memory(), "localhost:8998", backend.room_of(6))
     assert sender.poll() == "Bootstrapping"
-    kv.now, kv.news = 5, [(6, 5, None)]
+    kv.now, kv.news = 5, [(6, 5, News.MAY_SEND, 16)]
     assert sender.poll() == "WaitingForInput"
+    assert sender.pop_decode_prefix_len() == 16
     sender.init(3, 1)
-    sender.send([0, 1])
+    sender.send([0, 1], None, 32)
     assert sender.poll() == "WaitingForInput"
-    sender.send([2])
-    ((row, _),) = kv.said
-    assert (row, sender.poll()) == (6, "Transferring")
-    kv.now, kv.news = 70, [(6, 60, "m")]
+    sender.send([2], None, 7)
+    first, last = kv.said
+    assert first == (6, 32, ""), "the end alone has metadata"
+    assert last[:2] == (6, 7) and last[2]
+    assert sender.poll() == "Transferring"
+    kv.now, kv.news = 70, [(6, 60, News.LANDED, "m")]
     assert sender.poll() == "Success"
     assert sender.poll() == "Success"
+
+
+def test_what_nobody_wants_is_not_sent(kv: Kv) -> None:
+    sender = backend._sender(_Fake)(_Memory(), "localhost:8998", backend.room_of(6))
+    sender.init(1, 1)
+    kv.now, kv.news = 70, [(6, 60, News.REFUSED, None)]
+    sender.send([0], None, 4)
+    assert kv.said == []
+    assert sender.poll() == "Failed"
+
+
+def test_a_receiver_keeps_its_memory_until_nothing_comes_any_more(kv: Kv) -> None:
+    manager = backend._manager(_Memory)()
+    receiver = backend._receiver(_Fake)(manager, "localhost:8998", backend.room_of(6))
+    receiver.send_metadata([0], 2, None, 0)
+    receiver.abort()
+    receiver.ensure_abort_notified(force_arm=True)
+    assert kv.said[1:] == [(6, "withdrawn")], "it is told once"
+    assert (receiver.poll(), receiver.abort_notified) == ("Failed", True)
+    assert not manager.is_abort_release_safe(backend.room_of(6), 1)
+    kv.now, kv.news = 90, [(6, 80, News.DRAINED, None)]
+    backend._transfers().begins_pass()
+    assert manager.is_abort_release_safe(backend.room_of(6), 1)
+
+
+def test_a_receiver_without_memory_leaves_at_once(kv: Kv) -> None:
+    receiver = backend._receiver(_Fake)(_Memory(), "localhost:8998", backend.room_of(6))
+    receiver.abort()
+    assert (receiver.poll(), receiver.abort_notified, kv.said) == ("Failed", False, [])
 
 
 def test_what_goes_along_with_the_kv_is_a_row_of_metadata(kv: Kv) -> None:
@@ -171,14 +230,14 @@ def test_what_goes_along_with_the_kv_is_a_row_of_metadata(kv: Kv) -> None:
     sender = backend._sender(_Fake)(there, "localhost:8998", backend.room_of(6))
     sender.init(1, 1)
     there.buffers[1].raw = b"...cde......"
-    sender.send([0])
-    ((_, metadata),) = kv.said
+    sender.send([0], None, 3)
+    ((_, _, metadata),) = kv.said
     receiver = backend._receiver(_Fake)(here, "localhost:8998", backend.room_of(6))
     assert receiver.poll() == "WaitingForInput"
     receiver.send_metadata([0], 2, None, 17)
     assert kv.said[-1] == (6, 17)
     assert receiver.poll() == "Transferring"
-    kv.now, kv.news = 70, [(6, 60, metadata)]
+    kv.now, kv.news = 70, [(6, 60, News.LANDED, metadata)]
     assert receiver.poll() == "Success"
     assert here.buffers[0].raw[4:6] + here.buffers[1].raw[6:9] == b"abcde"
 
@@ -236,7 +295,6 @@ def test_pairs_that_are_not_emulated_are_refused(
 @pytest.mark.parametrize(
     ("prefill", "said"),
     [
-        ({"enable_hierarchical_cache": True}, "HiCache of instances with a pd_type"),
         ({"num_npus": 2, "pp_size": 2}, "pipeline stages of instances with a pd_type"),
     ],
 )
@@ -249,25 +307,6 @@ def test_prefill_servers_that_are_not_emulated_are_refused(
     path.write_text(json.dumps(cluster), encoding="utf-8")
     with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` does not run this"):
         Sglang().check(of_sglang(cluster=str(path)), [])
-
-
-def test_states_of_prefill_servers_are_refused(tmp_path: Path) -> None:
-    name = "h100_nemotron3_nano_tp2.json"
-    cluster = json.loads(CLUSTER.with_name(name).read_text(encoding="utf-8"))
-    (instance,) = cluster["nodes"][0]["instances"]
-    pair = [instance | {"pd_type": role} for role in ("prefill", "decode")]
-    cluster["nodes"][0] |= {"num_instances": 2, "instances": pair}
-    path = tmp_path / "cluster.json"
-    path.write_text(json.dumps(cluster), encoding="utf-8")
-    with pytest.raises(NotYetError, match=r"^layers with states of instances with a pd_type: "):
-        Sglang().check(of_sglang(cluster=str(path)), [])
-
-
-def test_a_client_of_its_own_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["emulate", "sglang", "--engine-python", sys.executable]
-    cluster = str(CLUSTER.with_name(PAIR))
-    assert main([*words, "--cluster-config", cluster, "--run-dir", "x", "--", "true"]) == 2
-    assert "a client after --: `llmsim emulate sglang` sends" in capsys.readouterr().err
 
 
 async def served(prepared: Prepared, folder: Path) -> Emulated:
@@ -317,7 +356,7 @@ async def served(prepared: Prepared, folder: Path) -> Emulated:
 
 
 LOAD = "synthetic:n=24,rate=400,input=uniform:200-900,output=uniform:1-9,seed=3"
-NO_OVERLAP = ["--no-sglang-overlap", "--cost-source", "roofline", "--kv-transfer", "whole"]
+NO_OVERLAP = ["--no-sglang-overlap", "--cost-source", "roofline", "--kv-transfer", "chunked"]
 
 
 LOR = ["--request-routing-policy", "LOR", "--decode-routing-policy", "LOR"]

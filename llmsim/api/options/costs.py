@@ -12,8 +12,8 @@ KvTransfer = Annotated[
     option(
         PANEL,
         "--kv-transfer",
-        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once) or "
-        "layerwise; whole if not given.",
+        text="Sets how KV moves from prefill to decode instances: whole (a prompt at once), "
+        "chunked (with each step) or layerwise; whole if not given, chunked for SGLang.",
     ),
 ]
 KvTransferMode = Annotated[
@@ -22,8 +22,8 @@ KvTransferMode = Annotated[
         PANEL,
         "--kv-transfer-mode",
         text="Sets the side that starts a KV transfer: pull (the decode instance reads after the "
-        "prefill) or push (the prefill instance writes into reserved blocks; layerwise implies "
-        "push); pull if not given.",
+        "prefill) or push (the prefill instance writes into reserved blocks; chunked and "
+        "layerwise imply push); pull if not given, push for SGLang.",
     ),
 ]
 ExpertRouting = Annotated[

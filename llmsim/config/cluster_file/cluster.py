@@ -189,10 +189,10 @@ class Cluster(Section):
         default=None,
         description="Price of one kWh, where it is not contained in the prices per hour.",
     )
-    kv_transfer: Literal["whole", "layerwise"] | None = Field(
+    kv_transfer: Literal["whole", "chunked", "layerwise"] | None = Field(
         default=None,
-        description="Between instances of pd_type prefill and decode: whole prompts, or layer by "
-        "layer as they are computed.",
+        description="Between instances of pd_type prefill and decode: whole prompts, chunks of "
+        "them, or layer by layer as they are computed.",
     )
     kv_transfer_mode: Literal["pull", "push"] | None = Field(
         default=None,

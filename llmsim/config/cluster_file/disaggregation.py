@@ -8,7 +8,7 @@ from llmsim.config.engine.schedulers import KINDS, SGLANG
 from llmsim.config.errors import InputError
 
 MODES = ("pull", "push")
-TRANSFERS = ("whole", "layerwise")
+WHOLE, CHUNKED, LAYERWISE = TRANSFERS = ("whole", "chunked", "layerwise")
 WORDS = (("--kv-transfer", TRANSFERS), ("--kv-transfer-mode", MODES))
 """Options of the command line, and the words that each may have."""
 HANDS_OVER = ("prefill", "decode")
@@ -20,9 +20,10 @@ def resolve_disaggregation(
     """How KV goes from prefill to decode groups; None where no instance has a `pd_type`.
 
     `transfer` and `mode` are the command line's and win over the cluster file. Whole prompts are
-    pulled, as by vLLM's NIXL connector, unless told otherwise; layer by layer, and where SGLang's
-    scheduler decodes, which takes memory before a prompt is computed, KV is pushed. Raises
-    InputError for roles without their counterpart and for options that contradict each other.
+    pulled, as by vLLM's NIXL connector, unless told otherwise. KV is pushed in pieces, and between
+    SGLang's instances, which take memory before a prompt is computed and send each chunk of it.
+    Raises InputError for roles without their counterpart and for options that contradict each
+    other.
     """
     given_words = transfer, mode
     _check_words(given_words)
@@ -30,20 +31,21 @@ def resolve_disaggregation(
     if not any(group.pd_type for group in groups):
         _check_that_some_layout_hands_over(cluster, given_words)
         return None
-    how = transfer or cluster.kv_transfer or "whole"
-    layerwise = how == "layerwise"
-    given = mode or cluster.kv_transfer_mode
-    if layerwise and given == "pull":
+    schedulers = {group.engine.scheduler for group in groups if group.pd_type is not None}
+    reserves_first = schedulers == {SGLANG}
+    given_mode = mode or cluster.kv_transfer_mode
+    sends_chunks = reserves_first and given_mode != "pull"
+    how = transfer or cluster.kv_transfer or (CHUNKED if sends_chunks else WHOLE)
+    if how != WHOLE and given_mode == "pull":
         where = "--kv-transfer-mode" if mode else cluster.position(("kv_transfer_mode",))
+        pieces = "layer by layer" if how == LAYERWISE else "by chunks"
         raise InputError(
             f'{where} is "pull", but a decode instance that pulls learns of a prompt when its '
             "prefill has ended, so "
-            'nothing is left to move layer by layer; say "push", or kv_transfer "whole"'
+            f'nothing is left to move {pieces}; say "push", or kv_transfer "whole"'
         )
-    schedulers = {group.engine.scheduler for group in groups if group.pd_type is not None}
-    reserves_first = schedulers == {SGLANG}
-    default = "push" if layerwise or reserves_first else "pull"
-    return Disaggregation(layerwise=layerwise, push=(given or default) == "push")
+    default = "push" if how != WHOLE or reserves_first else "pull"
+    return Disaggregation(how=how, push=(given_mode or default) == "push")
 
 
 def _check_words(given: tuple[str | None, str | None]) -> None:

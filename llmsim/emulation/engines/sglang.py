@@ -63,6 +63,8 @@ class Sglang:
                 "HiCache with data-parallel attention",
             )
             check_words(group, engine_args, len(lowered.groups) if lowered.lockstep_groups else 1)
+        pools = {one.scheduler is not None and _keeps_states(one) for one in lowered.groups}
+        _refuse(len(pools) > 1, "layers with states and a prefix cache at one pd_type alone")
         _refuse(
             len(lowered.groups) > 1 and prepared.simulation.router.name == "VLLM_DP",
             "several instances behind the router VLLM_DP",
@@ -110,7 +112,7 @@ class Sglang:
             "ranks": len(server.groups),
             "stages": group.layout.pp,
             "copies": copies_of(group),
-            "keeps_states": group.scheduler.state_pool.slots > 0,
+            "keeps_states": _keeps_states(group),
             "hands_over": _hands_over(server),
         }
 
@@ -167,6 +169,12 @@ def _hands_over(server: EngineServer) -> bool:
     return server.first.native.role != _native.Role.BOTH
 
 
+def _keeps_states(group: LoweredGroup) -> bool:
+    """It has a pool of them, beside its prefix cache."""
+    assert group.scheduler is not None, "the caller looked"
+    return group.scheduler.state_pool.slots > 0
+
+
 def copies_of(group: LoweredGroup) -> dict[str, int] | None:
     """What copies to host memory and back take, each and for each token; None: there are none."""
     assert group.scheduler is not None, "the caller looked"
@@ -192,15 +200,14 @@ def _check_group(group: LoweredGroup) -> None:
     _refuse(scheduler.decode_only, "--skip-prefill")
     _refuse(scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend")
     has_stages, has_role = group.layout.pp > 1, group.native.role != _native.Role.BOTH
-    has_states = scheduler.state_pool.slots > 0
+    has_states = _keeps_states(group)
     if scheduler.host_cache.pages > 0:
         has_windows = scheduler.window_pool.window > 0
         _refuse(has_windows or has_states, "HiCache of layers with windows or states")
         _refuse(has_stages, "HiCache of pipeline stages")
-        _refuse(has_role, "HiCache of instances with a pd_type")
-    if has_role:
-        _refuse(has_stages, "pipeline stages of instances with a pd_type")
-        _refuse(has_states, "layers with states of instances with a pd_type")
+        decodes = group.native.role == _native.Role.DECODE
+        _refuse(decodes, 'HiCache of instances with the pd_type "decode"')
+    _refuse(has_role and has_stages, "pipeline stages of instances with a pd_type")
 
 
 def _check_drafts(group: LoweredGroup) -> None:

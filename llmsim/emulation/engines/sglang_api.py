@@ -12,6 +12,9 @@ from llmsim.scheduling.conformance.vllm.request import LiveRequest
 _PREFILL = "localhost"
 """Where a decode server would ask for the prefill server; it does not."""
 
+_ABORT = "abort"
+"""Why an answer ends that SGLang's scheduler does not give."""
+
 
 class _Meta(msgspec.Struct, frozen=True):
     finish_reason: dict[str, Any] | None = None
@@ -54,17 +57,23 @@ class Generate:
         # SGLang puts a request without a priority behind all others.
         ranked = {"priority": one.priority} if self._ranks_requests else {}
         routed = {} if rank is None else {"routed_dp_rank": rank}
-        paired: dict[str, Any] = {}
-        if self._hands_over:
-            paired = {"bootstrap_host": _PREFILL, "bootstrap_room": room_of(row_of(one.name))}
+        paired = _paired(one.name) if self._hands_over else {}
         return asked | {"stream": True} | ranked | routed | paired
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings; RefusedError where SGLang refuses the request."""
         heard = _events.decode(event)
+        reason = heard.meta_info.finish_reason or {}
         if heard.error is not None:
             raise RefusedError(str(heard.error.get("message", heard.error)))
+        if reason.get("type") == _ABORT:
+            raise RefusedError(str(reason.get("message", reason)))
         return len(heard.output_ids)
+
+
+def _paired(name: str) -> dict[str, Any]:
+    """By what a prefill and a decode server know that they have the same request."""
+    return {"bootstrap_host": _PREFILL, "bootstrap_room": room_of(row_of(name))}
 
 
 class _Delta(msgspec.Struct):
@@ -88,10 +97,13 @@ class SglangApi:
     which chats refuse in a stream: there, each word is a token (`llmsim.emulation.words`).
     """
 
-    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+    def body(
+        self, asked: dict[str, Any], path: str, name: str, *, paired: bool = False
+    ) -> dict[str, Any]:
         """The JSON of a request that a client has sent to `path`."""
         tells_ids = asked.get("stream") and path.split("?")[0] == "/v1/completions"
-        return asked | {"rid": name} | ({"return_token_ids": True} if tells_ids else {})
+        more: dict[str, Any] = {"return_token_ids": True} if tells_ids else {}
+        return asked | {"rid": name} | more | (_paired(name) if paired else {})
 
     def tokens(self, event: bytes) -> int:
         """How many tokens an event brings."""

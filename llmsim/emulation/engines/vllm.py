@@ -115,7 +115,9 @@ class TokensWithImages:
 class VllmApi:
     """A stream tells its token ids where it is asked to; the name goes as a header."""
 
-    def body(self, asked: dict[str, Any], path: str, name: str) -> dict[str, Any]:
+    def body(
+        self, asked: dict[str, Any], path: str, name: str, *, paired: bool = False
+    ) -> dict[str, Any]:
         """The JSON of a request that a client has sent to `path`."""
         return asked | {"return_token_ids": True} if asked.get("stream") else asked
 

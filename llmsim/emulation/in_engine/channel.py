@@ -20,6 +20,21 @@ def row_of(name: str) -> int:
     return int(found[1])
 
 
+class News:
+    """What happens to KV that is pushed."""
+
+    MAY_SEND = "may send"
+    """Blocks are reserved for it, which its prefill engine is told, with the number of leading
+    tokens that the decode engine has.
+    """
+    LANDED = "landed"
+    """It is there, which both engines are told, with the metadata of the prompt."""
+    REFUSED = "refused"
+    """Nobody wants it, which its prefill engine is told."""
+    DRAINED = "drained"
+    """Nothing of it is under way any more, which a decode engine is told that has withdrawn."""
+
+
 class Channel:
     """Says what the engine core does, and waits for its time.
 
@@ -51,6 +66,10 @@ class Channel:
     def asked_for(self) -> None:
         """Somebody waits for an answer of the engine core itself, which does not settle before."""
         self._said(["asked for"])
+
+    def answers(self) -> None:
+        """The engine core answers that now."""
+        self._said(["answers"])
 
     def received(self, request: str, tokens: int) -> None:
         """A request that a client sent is here, with so many tokens."""
@@ -85,15 +104,21 @@ class Channel:
         """The same, by the request's row."""
         self._said(["reserved", row, cached])
 
-    def sent(self, row: int, metadata: str) -> None:
-        """The KV of a prompt is pushed to its decode engine, with what goes along with it."""
-        self._said(["sent", row, metadata])
-
-    def transfers(self) -> list[tuple[int, int, str | None]]:
-        """What has happened to KV that is pushed since it was asked: row, when, and what came along
-        with the KV; None: a prefill engine may push it.
+    def sent(self, row: int, tokens: int, metadata: str) -> None:
+        """The KV of a prompt's leading tokens is pushed to its decode engine; what goes along with
+        it comes with its end.
         """
-        return [(row, at_ps, metadata) for row, at_ps, metadata in self._asked(["moved", None])]
+        self._said(["sent", row, tokens, metadata])
+
+    def withdrawn(self, row: int) -> None:
+        """A decode engine no longer wants the KV of a prompt, for which it has reserved blocks."""
+        self._said(["withdrawn", row])
+
+    def transfers(self) -> list[tuple[int, int, str, Any]]:
+        """What has happened to KV that is pushed since it was asked: row, when, what (one of
+        `News`), and what came along with that.
+        """
+        return [(row, at_ps, what, more) for row, at_ps, what, more in self._asked(["moved", None])]
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """The KV of these requests, with prompts of so many tokens, has come along with the first

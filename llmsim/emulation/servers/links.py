@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from llmsim import _native
+from llmsim.emulation.in_engine.channel import News
 from llmsim.lowering import LoweredDeployment
 
 
@@ -41,9 +43,13 @@ class Links:
         tokens = self._prompts.tokens(row)
         return self._transfers.reserved(row, self._cores[row], tokens, cached, now_ps)
 
-    def sent(self, core: int, row: int, metadata: str) -> None:
+    def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
         """A prefill engine pushes the KV of a prompt."""
         raise ValueError(f"engine core {core} pushes the KV of row {row}, which is pulled")
+
+    def withdrawn(self, core: int, row: int) -> None:
+        """A decode engine no longer wants it."""
+        raise ValueError(f"engine core {core} withdraws row {row}, whose KV is pulled")
 
     def landed(self, now_ps: int) -> list[tuple[int, Any]]:
         """The requests whose KV has landed by now, for each engine core that is to hear of it."""
@@ -60,49 +66,96 @@ class PushLinks(Links):
 
     def __init__(self, lowered: LoweredDeployment, prompts: Prompts) -> None:
         super().__init__(lowered, prompts)
-        self._reserved: list[tuple[int, int, int]] = []
-        """(core, row, tokens that it has), of the present time."""
-        self._sent: list[tuple[int, int]] = []
-        """(core, row), of the present time."""
+        self._said: list[tuple[int, _Does, int, int]] = []
+        """(core, what it does, row, tokens), of the present time."""
+        self._known: dict[int, int] = {}
+        """By row, the leading tokens that the decode engine has, or will have."""
         self._metadata: dict[int, str] = {}
-        """By row, what goes along with its KV."""
+        """By row, what goes along with the end of its KV."""
 
     @property
     def next_ps(self) -> int | None:
         """When something may happen; None: nothing will."""
-        return 0 if self._reserved or self._sent else super().next_ps
+        return 0 if self._said else super().next_ps
 
     def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
         """A decode engine has memory for a prompt; nobody posts reads."""
-        self._reserved.append((core, row, cached))
+        self._said.append((core, _Does.RESERVES, row, cached))
         return 0
 
-    def sent(self, core: int, row: int, metadata: str) -> None:
-        """A prefill engine pushes the KV of a prompt, with what goes along with it."""
-        self._sent.append((core, row))
-        self._metadata[row] = metadata
+    def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
+        """A prefill engine pushes the KV of so many more tokens of a prompt; its end comes with
+        metadata.
+        """
+        does = _Does.SENDS_END if metadata else _Does.SENDS
+        self._said.append((core, does, row, tokens))
+        if metadata:
+            self._metadata[row] = metadata
+
+    def withdrawn(self, core: int, row: int) -> None:
+        """A decode engine no longer wants it, and keeps its memory until it hears that nothing of
+        it is under way.
+        """
+        self._said.append((core, _Does.WITHDRAWS, row, 0))
 
     def landed(self, now_ps: int) -> list[tuple[int, Any]]:
-        """What has happened by now, for each engine core that is to hear of it: row, when, and what
-        came along with its KV; None: a prefill engine hears that it may push the KV.
+        """What has happened by now, for each engine core that is to hear of it: row, when, what
+        (`News`), and what came along with its KV.
         """
         self._take_place(now_ps)
-        whole = super().landed(now_ps)
-        told = [(self._cores[row][0], row) for row in self._transfers.take_told()]
-        heard: list[tuple[int, Any]] = [(core, (row, now_ps, None)) for core, row in told]
-        heard += [(core, (row, now_ps, self._metadata[row])) for core, row in whole]
-        for _, row in whole:
-            self._metadata.pop(row, None)
+        whole = self._transfers.advance(now_ps)
+        told, refused = self._transfers.take_told(), self._transfers.take_refused()
+        drained = self._transfers.take_drained()
+        heard: list[tuple[int, Any]] = [
+            *(self._heard(row, _PREFILL, now_ps, News.MAY_SEND, self._known[row]) for row in told),
+            *(self._heard(row, _PREFILL, now_ps, News.REFUSED) for row in refused),
+            *(self._heard(row, _DECODE, now_ps, News.DRAINED) for row in drained),
+        ]
+        for row in whole:
+            metadata = self._metadata.pop(row)
+            heard += [
+                self._heard(row, side, now_ps, News.LANDED, metadata)
+                for side in (_PREFILL, _DECODE)
+            ]
         return heard
 
+    def _heard(
+        self, row: int, side: int, now_ps: int, what: str, more: object = None
+    ) -> tuple[int, Any]:
+        return self._cores[row][side], (row, now_ps, what, more)
+
     def _take_place(self, now_ps: int) -> None:
-        reserved, self._reserved = sorted(self._reserved, key=_core), []
-        sent, self._sent = sorted(self._sent, key=_core), []
-        for core, row, cached in reserved:
-            super().reserved(core, row, cached, now_ps)
-        for _, row in sent:
-            self._transfers.prefilled(row, now_ps)
+        said, self._said = sorted(self._said, key=_turn), []
+        for core, does, row, tokens in said:
+            if does is _Does.RESERVES:
+                self._known[row] = tokens
+                super().reserved(core, row, tokens, now_ps)
+            elif does is _Does.WITHDRAWS:
+                self._transfers.withdrawn(row, self._cores[row], now_ps)
+            else:
+                self._send(row, tokens, now_ps, is_last=does is _Does.SENDS_END)
+
+    def _send(self, row: int, tokens: int, now_ps: int, *, is_last: bool) -> None:
+        """The end of a prompt is sent whether or not there are tokens left."""
+        self._known[row] += tokens
+        known = self._prompts.tokens(row) if is_last else self._known[row]
+        self._transfers.sends(row, known, now_ps)
 
 
-def _core(said: tuple[int, ...]) -> int:
-    return said[0]
+class _Does(IntEnum):
+    """What engine cores do at one time, in this order."""
+
+    RESERVES = 0
+    SENDS = 1
+    SENDS_END = 2
+    WITHDRAWS = 3
+
+
+_PREFILL, _DECODE = 0, 1
+"""Places of engine cores."""
+
+
+def _turn(said: tuple[int, _Does, int, int]) -> tuple[int, int]:
+    core, does, *_ = said
+    sends = does in (_Does.SENDS, _Does.SENDS_END)  # in the order of the batch
+    return _Does.SENDS if sends else does, core

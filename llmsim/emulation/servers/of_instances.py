@@ -170,7 +170,7 @@ def _check_speculation(group: LoweredGroup) -> None:
             "add --async-scheduling",
         ),
         (
-            group.native.role != _native.Role.BOTH,
+            group.native.role != _native.Role.BOTH and group.engine.scheduler != SGLANG,
             "speculative_config of instances with a pd_type",
             "remove one of them",
         ),
@@ -283,8 +283,9 @@ def _check_push(transfers: "_native.KvTransferConfig") -> None:
     for is_so, what in (
         (not transfers.push, "KV that SGLang's servers pull (--kv-transfer-mode pull)"),
         (transfers.layerwise, "KV that SGLang's servers push by layer (--kv-transfer layerwise)"),
+        (not transfers.chunked, "KV that SGLang's servers push as a whole (--kv-transfer whole)"),
     ):
-        _refuse_alone(is_so, what, "add --kv-transfer whole --kv-transfer-mode push")
+        _refuse_alone(is_so, what, "add --kv-transfer chunked --kv-transfer-mode push")
 
 
 def _stage(option: str, router: RouterSpec, groups: Sequence[LoweredGroup]) -> EngineStage:

@@ -36,12 +36,16 @@ class Clock(Protocol):
         """The virtual time."""
         ...
 
-    def sent(self) -> None:
-        """A request is on its way to an engine core."""
+    def sent(self, row: int) -> None:
+        """A request is on its way to an engine core; -1: to a server alone."""
         ...
 
-    def refused(self) -> None:
+    def refused(self, row: int) -> None:
         """It has not reached one, and will not."""
+        ...
+
+    def leaves(self, row: int) -> None:
+        """An engine core is to hear that nobody wants a request any more."""
         ...
 
     def read(self, tokens: int) -> None:
@@ -147,6 +151,8 @@ class _Exchange:
     refusal: str = ""
     """Why the server does not see it."""
     task: "asyncio.Task[None] | None" = None
+    answer: "_Exchange | None" = None
+    """It computes the prompt of that one, which another server answers."""
 
 
 class Relay:
@@ -159,12 +165,15 @@ class Relay:
         heard: Callable[[int, int], None],
         stages: Sequence[Stage],
         api: OpenAiApi,
+        *,
+        at_once: bool = False,
     ) -> None:
         """`api_ps`: what the API server of a group takes for so many tokens; `heard`: called with
         row and tokens of a request that has reached an engine core; `stages`: the servers in the
-        order in which requests pass them; `api`: how they are talked to.
+        order in which requests pass them; `api`: how they are talked to. `at_once`: servers of all
+        stages get a request when it comes.
         """
-        self._api = api
+        self._api, self._at_once = api, at_once
         self._clock, self._api_ps, self._heard = clock, api_ps, heard
         self._stages = stages
         self.passed: dict[int, list[int]] = {}
@@ -180,6 +189,8 @@ class Relay:
         self._rows = 0
         self._exchanges: dict[int, _Exchange] = {}
         """By row, those that have not ended."""
+        self._prompts: dict[int, _Exchange] = {}
+        """By row, those of a request's prompt beside that of its answer."""
         self._connections: dict[int, _Connection] = {}
         """By the client's port."""
         self._told: dict[int, tuple[int, int]] = {}
@@ -247,16 +258,25 @@ class Relay:
 
     def received(self, row: int, tokens: int) -> None:
         """The engine core has a request."""
-        exchange = self._exchanges.get(row)
-        if exchange is not None and exchange.at is _At.API_SERVER:
-            exchange.at = _At.ENGINE
-            exchange.moved.set()
-            self.input_tokens[row] = tokens
-            self._heard(row, tokens)
+        for exchange in (self._prompts.get(row), self._exchanges.get(row)):
+            if exchange is not None and exchange.at is _At.API_SERVER:
+                exchange.at = _At.ENGINE
+                exchange.moved.set()
+                self.input_tokens[row] = tokens
+                self._heard(row, tokens)
+                return
 
-    def given(self, row: int, tokens: int, ended: bool) -> int:
-        """The engine core gives tokens; returns how many messages are under way for them."""
-        exchange = self._exchanges.get(row)
+    def asks_engine(self) -> None:
+        """What is no request for tokens waits at an engine core, and holds up nobody."""
+        for one in self._all():
+            if one.row < 0 and one.at is _At.API_SERVER:
+                one.moved.set()
+
+    def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
+        """An engine core gives tokens; returns how many messages are under way for them."""
+        prompt = self._prompts.get(row)
+        is_of_prompt = prompt is not None and self._core_of(prompt) == core
+        exchange = prompt if is_of_prompt else self._exchanges.get(row)
         if exchange is None:
             return 0
         if exchange.stage < len(self._stages) - 1:
@@ -269,6 +289,9 @@ class Relay:
         under_way = (tokens if exchange.streams else 0) + ended
         exchange.tokens_at_server += under_way
         return under_way
+
+    def _core_of(self, one: _Exchange) -> int:
+        return self._stages[one.stage].doors[one.door].group
 
     def flush(self) -> None:
         """Everything of the present time is here: the client gets it, in the order of requests.
@@ -341,11 +364,21 @@ class Relay:
             self.output_tokens[one.row] = limit if isinstance(limit, int) else 0
             one.streams = bool(asked.get("stream"))
             path = one.head[0].decode("latin-1").split()[1]
-            one.body = _json.encode(self._api.body(asked, path, request_name(one.row)))
+            name = request_name(one.row)
+            one.body = _json.encode(self._api.body(asked, path, name, paired=self._at_once))
+            if self._at_once:
+                self._ask_for_prompt(one)
             self._pass_on(one)
             return
         one.stage = len(self._stages) - 1
         self._send_at(now_ps, one)
+
+    def _ask_for_prompt(self, one: _Exchange) -> None:
+        """A server of the first stage gets the request, too, in front of the one that answers."""
+        one.stage = len(self._stages) - 1
+        prompt = _Exchange(one.connection, one.head, one.body, row=one.row, answer=one)
+        self._prompts[one.row] = prompt
+        self._pass_on(prompt)
 
     def _send_at(self, due_ps: int, one: _Exchange) -> None:
         self._numbers += 1
@@ -353,7 +386,8 @@ class Relay:
 
     def _pass_on(self, one: _Exchange) -> None:
         """Where there is a choice of servers, it is made when all that ends now has ended."""
-        if len(self._stages[one.stage].doors) == 1:
+        stages = self._stages if self._at_once else (self._stages[one.stage],)
+        if all(len(stage.doors) == 1 for stage in stages):
             self._give_door(one)
             return
         self._numbers += 1
@@ -373,7 +407,7 @@ class Relay:
     def _start(self, one: _Exchange) -> None:
         one.at = _At.API_SERVER
         one.moved.clear()
-        self._clock.sent()
+        self._clock.sent(one.row)
         one.task = asyncio.create_task(self._ask(one))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -407,8 +441,9 @@ class Relay:
         for one in connection.requests if connection is not None else ():
             if one.at is not _At.ENDED:
                 self.reasons.append(f"the client left request {one.row} before the answer's end")
-                if one.task is not None:
-                    one.task.cancel()
+                for each in (one, self._prompts.get(one.row)):
+                    if each is not None and each.task is not None:
+                        each.task.cancel()
             one.done.set()
 
     async def _read_request(
@@ -441,6 +476,9 @@ class Relay:
 
     async def _ask(self, one: _Exchange) -> None:
         """The exchange with the server; what comes waits for `flush`."""
+        if one.answer is not None:
+            await self._ask_prompt(one, one.answer)
+            return
         if one.refusal:
             one.waiting.append(_failed("400 Bad Request", one.refusal))
             self._end(one)
@@ -472,6 +510,65 @@ class Relay:
             self._end(one)
             raise
         self._end(one)
+
+    async def _ask_prompt(self, one: _Exchange, answer: _Exchange) -> None:
+        """The exchange with a server that computes a prompt, whose own answer is discarded."""
+        said = ""
+        door = self._stages[one.stage].doors[one.door]
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", door.port, limit=LONGEST_LINE
+            )
+            try:
+                writer.write(_request(one, door, one.body, closes=True))
+                said = await _refusal_of(reader)
+            finally:
+                writer.close()
+        except OSError as error:
+            said = f"llmsim emulate: the server has not answered: {type(error).__name__}"
+            self.reasons.append(said)
+        finally:
+            self._end_prompt(one)
+        if said:
+            self._refuse(answer, said)
+
+    def _end_prompt(self, one: _Exchange) -> None:
+        """Its server has said all of it."""
+        reached = one.at is _At.ENGINE
+        one.at = _At.ENDED
+        self._prompts.pop(one.row, None)
+        self._stages[one.stage].left(one.door)
+        one.moved.set()
+        self._clock.read(one.tokens_at_server)
+        one.tokens_at_server = 0
+        if not reached:
+            self._clock.refused(one.row)
+
+    def _refuse(self, one: _Exchange, why: str) -> None:
+        """The server that computes the prompt has refused it: nobody waits for the answer."""
+        if one.at is _At.ENDED:
+            return
+        self.answers[one.row].refused = one.refusal = why
+        if one.task is None:  # it has still to be sent, and is not
+            return
+        if one.answered:
+            one.breaks = True
+        else:
+            one.waiting.append(_failed("400 Bad Request", why))
+        if one.at is _At.ENGINE:
+            self._clock.leaves(one.row)
+        one.task.cancel()
+
+    def _leave_prompt(self, one: _Exchange) -> None:
+        """The server that computes the prompt of a request that has been refused goes on without
+        its client.
+        """
+        prompt = self._prompts.get(one.row)
+        if prompt is None or prompt.task is None or not self.answers[one.row].refused:
+            return
+        if prompt.at is _At.ENGINE:
+            self._clock.leaves(one.row)
+        prompt.task.cancel()
 
     async def _is_answered(self, reader: asyncio.StreamReader) -> bool:
         """Whether a server has computed a prompt; what it samples is discarded."""
@@ -506,6 +603,8 @@ class Relay:
                 one.waiting += [size, data]
                 if len(data) == 2:
                     return
+                if one.row in self.answers and _ERROR in data.decode(errors="replace"):
+                    self.answers[one.row].refused = data.decode(errors="replace")
                 self._read(one, data)
         body = await reader.readexactly(int(header(head, "content-length") or 0))
         one.waiting.append(body)
@@ -526,6 +625,7 @@ class Relay:
         """The answer is complete."""
         reached = one.at is _At.ENGINE
         one.at, one.tells = _At.ENDED, True
+        self._leave_prompt(one)
         if self._exchanges.pop(one.row, None) is not None and one.row in self.passed:
             self._stages[one.stage].left(one.door)
         one.moved.set()
@@ -533,7 +633,7 @@ class Relay:
             self._clock.read(one.tokens_at_server)
             one.tokens_at_server = 0
         if not reached:
-            self._clock.refused()
+            self._clock.refused(one.row)
         self._clock.changed()
 
 
@@ -569,6 +669,17 @@ def _text_of(message: dict[str, Any]) -> str:
     return " ".join(text for text in texts if isinstance(text, str))
 
 
+async def _refusal_of(reader: asyncio.StreamReader) -> str:
+    """What a server has said instead of an answer; empty: it has answered."""
+    status = await reader.readline()
+    said = b""
+    while part := await reader.read(LONGEST_LINE):
+        said += part
+    text = said.split(b"\r\n\r\n", 1)[-1][:4096].decode(errors="replace")
+    is_error = b" 200 " not in status or _ERROR in text
+    return " ".join(text.split()) if is_error else ""
+
+
 async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:
     """The lines before the empty one; none at the connection's end."""
     lines = []
@@ -587,6 +698,8 @@ def header(head: list[bytes], name: str) -> str | None:
     return None
 
 
+_ERROR = '{"error":'
+"""How an error begins within a stream."""
 _LENGTHS = ("max_completion_tokens", "min_tokens", "stream_options", "stop", "logprobs")
 """What a request that computes a prompt alone leaves out."""
 _OURS = (b"content-length:", b"x-request-id:", b"expect:", b"connection:")

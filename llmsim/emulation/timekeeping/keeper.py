@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve`
 TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
+_NO_ROW = -1
+"""Of what is no request for tokens."""
 _TICK_S = 0.001
 """How often time passes when it goes by the wall clock."""
 
@@ -76,8 +79,12 @@ class Messages(Protocol):
         """The engine core has a request."""
         ...
 
-    def given(self, row: int, tokens: int, ended: bool) -> int:
-        """The engine core gives tokens; how many messages are under way for them."""
+    def asks_engine(self) -> None:
+        """The engine core has a question, which it answers later."""
+        ...
+
+    def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
+        """An engine core gives tokens; how many messages are under way for them."""
         ...
 
     def take_all(self) -> None:
@@ -122,14 +129,20 @@ class Keeper:
         self._written: dict[Actor, asyncio.StreamWriter] = {}
         self._steps_of: dict[Actor, Steps] = {}
         """Of engine cores."""
+        self._numbers: dict[Actor, int] = {}
+        """Of engine cores, too."""
         self._moves = KvMoves(self.time, links, self._answer, self._steps_of, copies)
         self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
         self._dozing: set[Actor] = set()
         """Engine cores that wait for a time or for something to do."""
-        self._leaving: set[int] = set()
-        """Requests whose engine core has still to hear that their clients have left."""
+        self._on_its_way: Counter[int] = Counter()
+        """By row, servers that a request has been sent to, and that have not received it."""
+        self._questions = 0
+        """Of clients, which wait until an engine core has ended a step."""
+        self._leaving: Counter[int] = Counter()
+        """By row, engine cores that have still to hear that its client has left."""
         self._left: set[int] = set()
         """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
@@ -212,8 +225,9 @@ class Keeper:
             self.time.works(self._clients)
             waiter.set_result(False)
 
-    def sent(self) -> None:
-        """A client sends a request."""
+    def sent(self, row: int) -> None:
+        """A client sends a request to a server."""
+        self._on_its_way[row] += 1
         self.time.requests_under_way += 1
 
     async def reached(self) -> None:
@@ -224,14 +238,24 @@ class Keeper:
 
     def leaves(self, row: int) -> None:
         """The client of a request that its engine core has still to end leaves the server."""
-        self._leaving.add(row)
-        self._left.add(row)
-        self.sent()
+        self._leaving[row] += 1
+        self.forgets(row)
+        self.time.requests_under_way += 1
 
-    def refused(self) -> None:
-        """The server refused a request before it reached an engine core."""
-        self._arrived()
+    def forgets(self, row: int) -> None:
+        """Nobody reads what engine cores still give this request."""
+        self._left.add(row)
+
+    def refused(self, row: int) -> None:
+        """The server refused a request, perhaps before it reached an engine core."""
+        self._reaches(row)
         self._wake()
+
+    def _reaches(self, row: int) -> None:
+        """A request is where it was sent, or never will be."""
+        if self._on_its_way[row]:
+            self._on_its_way[row] -= 1
+            self._arrived()
 
     def read(self, tokens: int) -> None:
         """A client has so many tokens."""
@@ -292,7 +316,7 @@ class Keeper:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
             pass
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, IndexError) as error:
             self.fail(NoProgressError(f"a step cannot be timed: {error}"))
         finally:
             if actor is not None:
@@ -301,7 +325,7 @@ class Keeper:
 
     def _join_core(self, rest: list[Any]) -> Actor:
         actor = self.time.join(f"engine core {rest[0]}")
-        self._steps_of[actor] = self._steps[rest[0]]
+        self._steps_of[actor], self._numbers[actor] = self._steps[rest[0]], rest[0]
         self._moves.joins(actor, rest[0])
         if self._ranks is not None:
             self._ranks.joins(actor, self._steps[rest[0]])
@@ -399,9 +423,11 @@ class Keeper:
             case "park":
                 self.time.waits(actor, None)
             case "asked for":
-                if actor.doing is Doing.SETTLES:
-                    self.time.works(actor)
-                    self._answer(actor, None)
+                self._hear_question(actor)
+            case "answers":
+                if self._questions:
+                    self._questions -= 1
+                    self.sent(_NO_ROW)
             case "doze":
                 self.time.waits(actor, rest[0])
                 self._dozing.add(actor)
@@ -414,6 +440,19 @@ class Keeper:
                 if self._ranks is not None:
                     self._ranks.stirs(actor)
 
+    def _hear_question(self, actor: Actor) -> None:
+        """A question is not under way while the engine core waits for the end of a step, behind
+        which it answers.
+        """
+        if actor.doing is Doing.SETTLES:
+            self.time.works(actor)
+            self._answer(actor, None)
+        elif actor.until_ps is not None and self._on_its_way[_NO_ROW]:
+            self._questions += 1
+            self._reaches(_NO_ROW)
+            if self.relay is not None:
+                self.relay.asks_engine()
+
     def _hear_of_messages(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         match kind:
             case "reported":
@@ -421,20 +460,21 @@ class Keeper:
             case "woken":
                 self.time.waves_under_way -= 1
             case "received":
-                self._arrived()
+                self._reaches(row_of(rest[0]))
                 self._moves.received(actor)
                 if self.relay is not None:
                     self.relay.received(row_of(rest[0]), rest[1])
             case "left":
                 self._heard_of_leaving(rest[0])
             case "produced":
-                under_way = sum(self._under_way(*answer) for answer in rest[0])
+                core = self._numbers[actor]
+                under_way = sum(self._under_way(core, *answer) for answer in rest[0])
                 self.time.tokens_under_way += under_way
 
     def _heard_of_leaving(self, names: list[str]) -> None:
         for row in map(row_of, names):
-            if row in self._leaving:
-                self._leaving.remove(row)
+            if self._leaving[row]:
+                self._leaving[row] -= 1
                 self._arrived()
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
@@ -478,10 +518,11 @@ class Keeper:
             self.time.works(actor)
         self._wake()
 
-    def _under_way(self, name: str, tokens: int, ended: bool) -> int:
-        if row_of(name) in self._left:
+    def _under_way(self, core: int, name: str, tokens: int, ended: bool) -> int:
+        row = row_of(name)
+        if row in self._left:
             return 0
-        return tokens if self.relay is None else self.relay.given(row_of(name), tokens, ended)
+        return tokens if self.relay is None else self.relay.given(row, tokens, ended, core)
 
     def _wake(self) -> None:
         if self._wakes:  # called by what it has called: it looks again

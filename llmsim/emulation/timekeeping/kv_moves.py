@@ -40,8 +40,14 @@ class KvLinks(KvMover, Protocol):
         """
         ...
 
-    def sent(self, core: int, row: int, metadata: str) -> None:
-        """A prefill core pushes the KV of a prompt, with what goes along with it."""
+    def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
+        """A prefill core pushes the KV of so many more tokens of a prompt; with the last ones goes
+        something along.
+        """
+        ...
+
+    def withdrawn(self, core: int, row: int) -> None:
+        """A decode core no longer wants the KV of a prompt."""
         ...
 
 
@@ -64,7 +70,7 @@ class KvCopies(KvMover, Protocol):
 class KvMoves:
     """Answers what engine cores with a KV connector say; who moves KV is an actor of the clock."""
 
-    KINDS = ("reserved", "sent", "copies", "moved", "rest")
+    KINDS = ("reserved", "sent", "withdrawn", "copies", "moved", "rest")
 
     def __init__(
         self,
@@ -118,8 +124,9 @@ class KvMoves:
             self._stir(core)
         elif kind == "copies":
             self._copy(core, *rest)
-        elif self._links is not None and kind == "sent":
-            self._links.sent(self._numbers[core], *rest)
+        elif self._links is not None and kind in ("sent", "withdrawn"):
+            says = self._links.sent if kind == "sent" else self._links.withdrawn
+            says(self._numbers[core], *rest)
             self._expect()
         elif self._links is not None:
             row, cached = rest

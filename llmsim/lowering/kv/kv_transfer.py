@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROLES = {None: _native.Role.BOTH, "prefill": _native.Role.PREFILL, "decode": _native.Role.DECODE}
 
+_PIECES = {"whole": "whole prompts", "chunked": "by chunks", "layerwise": "layer by layer"}
+"""What moves at once, for the notes."""
+
 
 def kv_transfer_config(
     deployment: Deployment, lowered: Sequence["LoweredGroup"], kv_places: list[list[int]]
@@ -36,7 +39,7 @@ def kv_transfer_config(
     """
     assert deployment.disaggregation is not None
     how = deployment.disaggregation
-    config = _native.KvTransferConfig(how.push, how.layerwise, kv_places)
+    config = _native.KvTransferConfig(how.push, how.layerwise, kv_places, how.chunked)
     tables: dict[tuple[object, ...], int] = {}
     alike: dict[tuple[int, int], int] = {}
     """The table of two groups, by what their KV depends on."""
@@ -155,7 +158,7 @@ def transfer_notes(deployment: Deployment, lowered: Sequence["LoweredGroup"]) ->
         if group.pd_type == "decode"
     }
     listed = "; ".join(f"{name}: {_amount(low)}" for name, low in receivers.items())
-    what = "layer by layer" if how.layerwise else "whole prompts"
+    what = _PIECES[how.how]
     return (f"disaggregated: KV is {'pushed' if how.push else 'pulled'}, {what} ({listed})",)
 
 

@@ -109,7 +109,7 @@ class LayoutPlans(Struct, frozen=True, eq=False):
             how = apart.deployment.disaggregation
             assert how is not None, "the layout has it"
             places = [list(ranks) for ranks in first.network.devices]
-            kv_transfers = _native.KvTransferConfig(how.push, how.layerwise, places)
+            kv_transfers = _native.KvTransferConfig(how.push, how.layerwise, places, how.chunked)
         network = first.network if self.shares_links else None
         return replace(
             first.lowered,

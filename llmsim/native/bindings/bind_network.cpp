@@ -70,10 +70,12 @@ void bind_kv_transfer(nb::module_& m) {
       .def(
           "__init__",
           [](KvTransferConfig* c, bool push, bool layerwise,
-             std::vector<std::vector<NetworkNodeId>> places) {
-            new (c) KvTransferConfig{push, layerwise, std::move(places), {}, {}};
+             std::vector<std::vector<NetworkNodeId>> places, bool chunked) {
+            new (c) KvTransferConfig{push, layerwise, chunked, std::move(places), {}, {}};
           },
-          "push"_a, "layerwise"_a, "places"_a, "places: of every group's ranks, by group.")
+          "push"_a, "layerwise"_a, "places"_a, "chunked"_a = false,
+          "places: of every group's ranks, by group; chunked: the KV of a chunk of a prompt moves "
+          "when its step has ended.")
       .def(
           "add_table",
           [](KvTransferConfig& c, const std::vector<Share>& shares, std::int32_t block_size,
@@ -98,6 +100,8 @@ void bind_kv_transfer(nb::module_& m) {
       .def_ro("push", &KvTransferConfig::push, "Whether the prefill group writes the KV.")
       .def_ro("layerwise", &KvTransferConfig::layerwise,
               "Whether the KV of a layer moves while the prefill goes on.")
+      .def_ro("chunked", &KvTransferConfig::chunked,
+              "Whether the KV of a chunk of a prompt moves when its step has ended.")
       .def(
           "add_route",
           [](KvTransferConfig& c, std::int32_t prefill_group, std::int32_t decode_group,
@@ -126,12 +130,25 @@ void bind_outside_transfers(nb::module_& m) {
           "A decode group has reserved blocks for a prompt of a prefill group (`groups`: that one, "
           "then the decode group), of which it has `cached` tokens; returns how long its workers "
           "post the reads, in ps.")
-      .def("prefilled", &OutsideTransfers::prefilled, "request"_a, "now_ps"_a,
-           "Where KV is pushed: the prefill group has computed the prompt, whose KV begins to "
-           "move.")
+      .def("sends", &OutsideTransfers::sends, "request"_a, "tokens"_a, "now_ps"_a,
+           "Where KV is pushed: the prefill group has computed so many leading tokens of the "
+           "prompt, whose KV begins to move.")
+      .def(
+          "withdrawn",
+          [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,
+             Ps now_ps) { t.withdrawn(request, {groups.first, groups.second, 0}, now_ps); },
+          "request"_a, "groups"_a, "now_ps"_a,
+          "Where KV is pushed: the decode group no longer wants the KV, and keeps its memory until "
+          "nothing of it is under way.")
       .def("take_told", &OutsideTransfers::take_told,
            "Where KV is pushed: the requests of which prefill groups have been told since the last "
            "call that blocks are reserved, in that order.")
+      .def("take_refused", &OutsideTransfers::take_refused,
+           "The requests of which prefill groups have been told since the last call that nobody "
+           "wants their KV.")
+      .def("take_drained", &OutsideTransfers::take_drained,
+           "The requests of which decode groups have been told since the last call that nothing of "
+           "their KV is under way.")
       .def(
           "next_event_ps",
           [](const OutsideTransfers& t) -> std::optional<Ps> {

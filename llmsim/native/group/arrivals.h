@@ -53,6 +53,10 @@ class Arrivals {
     return request;
   }
 
+  void remove(RequestId request) {
+    std::erase_if(arrivals_, [request](const Arrival& one) { return one.request == request; });
+  }
+
   // Those that are seen by `now` come in the order of `key` of their requests.
   template <typename Key>
   void sort_seen(Ps now, const Key& key) {

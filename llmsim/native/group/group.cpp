@@ -161,14 +161,29 @@ void Group::abort(RequestId request, Ps now) {
 // dropped.
 void Group::drop_aborted(Ps now) {
   const auto has_been_added = [this](RequestId request) { return !inbox_.has(request); };
-  while (const std::optional<RequestId> request = aborts_.take_if(now, has_been_added)) {
-    const auto status = static_cast<Status>(sequences_[*request].status);
-    if (status != Status::kWaiting && status != Status::kRunning && status != Status::kParked)
-      continue;  // it has finished meanwhile
-    scheduler_->abort(*request);
-    note_left(*request, now);
-    if (observer_ != nullptr) observer_->dropped(*request, config_.index, now);
+  while (const std::optional<RequestId> request = aborts_.take_if(now, has_been_added))
+    drop(*request, now);
+}
+
+void Group::drop(RequestId request, Ps now) {
+  const auto status = static_cast<Status>(sequences_[request].status);
+  const bool is_here =
+      status == Status::kWaiting || status == Status::kRunning || status == Status::kParked;
+  auto what = GroupObserver::Dropped::kRequest;
+  if (is_here) {
+    if (connector_ != nullptr && connector_->awaits_drain(request)) {
+      what = GroupObserver::Dropped::kKv;
+      moved_.remove(request);
+    }
+    scheduler_->abort(request);
+    note_left(request, now);
+  } else if (!answers_when_sent()) {
+    return;                                 // it has finished meanwhile
+  } else if (status == Status::kPending) {  // its engine has it, and may not compute it yet
+    sequences_[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+    log_.cancelled[request] = now;
   }
+  if (observer_ != nullptr) observer_->dropped(request, config_.index, what, now);
 }
 
 void Group::note_left(RequestId request, Ps now) {
@@ -417,12 +432,15 @@ void Group::use_copies(GroupCopies& copies) {
 }
 
 void Group::hear_of_moved(Ps launched, Ps now) {
-  while (const std::optional<RequestId> request = moved_.take(launched)) {
-    if (answers_when_sent()) --unsent_;
-    if (connector_->transferred(*request)) continue;
-    note_left(*request, now);
-    completion_->failed(*request, now);
-  }
+  while (const std::optional<RequestId> request = moved_.take(launched))
+    hear_of_moved_kv(*request, now);
+}
+
+void Group::hear_of_moved_kv(RequestId request, Ps now) {
+  if (answers_when_sent()) --unsent_;
+  if (connector_->transferred(request)) return;
+  note_left(request, now);
+  completion_->failed(request, now);
 }
 
 Ps Group::hears_until(const Slot& slot, Ps now) const {
@@ -633,7 +651,8 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   completed_.add(now, slot.times, {slot.scheduled, slot.opened, slot.launched});
   completed_.note_encoder(costs_.program().encoder_ps(slot.batch.features.encoder));
   if (shares) shares->record(slot.batch, now - slot.times.start, log_.share_place);
-  if (!aborts_.empty()) drop_aborted(now);  // first, as in vLLM: their tokens are dropped
+  // First, as in vLLM: their tokens are dropped. SGLang's loop hears of them with its next pass.
+  if (!aborts_.empty() && !answers_when_sent()) drop_aborted(now);
   const bool is_dummy = slot.batch.empty();
   const std::size_t before = finished.size();
   if (!is_dummy) update(slot.batch, finished);

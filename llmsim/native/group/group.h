@@ -150,6 +150,10 @@ class Group final : public Entity, public StepSink {
   // that step's output; an idle engine hears of it at once (vLLM: KVConnectorModelRunnerMixin,
   // EngineCore).
   void transferred(RequestId request, Ps at);
+  // Nothing moves of a prompt whose step has just ended, which its scheduler hears at once.
+  void sends_nothing(RequestId request, Ps now) { hear_of_moved_kv(request, now); }
+  // Whether its engine hears on its own of clients that go, and drains KV (`KvConnector::drains`).
+  bool drains_kv() const { return connector_ != nullptr && connector_->drains(); }
   // The same of KV that the tiers below hold.
   void loaded(RequestId request, Ps now) {
     log_.end_load(request, now);
@@ -359,15 +363,17 @@ class Group final : public Entity, public StepSink {
   // The slot of the next batch that is built.
   Slot& free_slot() { return batches_[batches_.num_in_flight() + num_offers_]; }
   void drop_aborted(Ps now);
+  void drop(RequestId request, Ps now);
   // The request has left its scheduler without an answer.
   void note_left(RequestId request, Ps now);
   // Those that are here by now enter its engine in the order in which that has seen them.
   void order_by_sight(Ps now);
   void hear_of_moved(Ps launched, Ps now);
+  void hear_of_moved_kv(RequestId request, Ps now);
   // Whether it computes prompts and answers when their KV has been sent (SGLang:
   // process_disagg_prefill_inflight_queue).
   bool answers_when_sent() const {
-    return config_.role == Role::kPrefill && connector_->hears_at_output();
+    return config_.role == Role::kPrefill && connector_ != nullptr && connector_->hears_at_output();
   }
   bool others_run() const;
   // Until when a scheduler hears of what has moved, with the output of a step.

@@ -14,8 +14,13 @@ class Group;
 class GroupObserver {
  public:
   virtual ~GroupObserver() = default;
+  // What an engine has of a request that it drops.
+  enum class Dropped : std::uint8_t {
+    kRequest,  // no KV that is on its way
+    kKv,       // memory that another group fills, which stays until that has said that it does not
+  };
   // The engine of group `group` has dropped a request whose client has gone.
-  virtual void dropped(RequestId request, std::int32_t group, Ps now) = 0;
+  virtual void dropped(RequestId request, std::int32_t group, Dropped what, Ps now) = 0;
   // The group holds blocks for the whole prompt, of which it had the first `cached` tokens; the
   // rest comes from elsewhere. Returns how long the host of each worker posts the reads of that
   // rest, before it launches what it has been given along with them.

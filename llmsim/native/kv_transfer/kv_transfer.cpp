@@ -46,8 +46,8 @@ KvTransfers::KvTransfers(KvTransferConfig config, SharedNetwork& network,
       decode_(decode),
       prefill_(prefill),
       kv_transfers_(decode.sequences.size()) {
-  if (config_.layerwise && !config_.push)
-    throw std::invalid_argument("layer by layer, KV can only be pushed");
+  if ((config_.layerwise || config_.chunked) && !config_.push)
+    throw std::invalid_argument("in pieces, KV can only be pushed");
   if (config_.places.size() != groups_.size())
     throw std::invalid_argument("places and groups differ in number");
   tables_.assign(groups_.size(), std::vector<std::int32_t>(groups_.size(), -1));
@@ -181,7 +181,7 @@ void KvTransfers::abandon(Ps now) {
     KvTransfer& kv_transfer = kv_transfers_[at(request)];
     if (kv_transfer.prefill_group < 0 || kv_transfer.closed) continue;
     kv_transfer.closed = true;
-    if (kv_transfer.prefilled != kNever) release(request, kv_transfer.prefill_group, now, now);
+    if (kv_transfer.prefilled != kNever) release_prefill(request, now);
     if (kv_transfer.reserved != kNever) release(request, kv_transfer.decode_group, now, now);
   }
   leaving_.clear();
@@ -234,13 +234,71 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
     release(request, kv_transfer.prefill_group, now, now);
     return;
   }
+  if (kv_transfer.withdrawn) {
+    kv_transfer.prefill_released = true;
+    return groups_[at(kv_transfer.prefill_group)]->sends_nothing(request, now);
+  }
   if (!config_.layerwise && !kv_transfer.gave_up && !holding_)
     send_all(request, kv_transfer.needed, now, now);
   end_if_done(request, now);
 }
 
+// SGLang sends whole pages, and what is left of them with the next chunk.
+void KvTransfers::computed(const Item& item, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(item.request)];
+  if (!config_.chunked || kv_transfer.brought || kv_transfer.prefill_dropped || holding_) return;
+  const std::int32_t known = makes_known(item), page = table_of(kv_transfer).block_size;
+  const std::int32_t to = known / page * page;
+  if (to > kv_transfer.sent && to < kv_transfer.needed) send_all(item.request, to, now, now);
+}
+
+// Each engine goes on as before until it hears of it.
+void KvTransfers::tell_both(RequestId request, Ps now) {
+  const KvTransfer& kv_transfer = of(request);
+  for (const std::int32_t index : {kv_transfer.prefill_group, kv_transfer.decode_group}) {
+    if (index < 0) continue;
+    groups_[at(index)]->abort(request, now);
+    groups_[at(index)]->wake_if_idle(now);
+  }
+}
+
+// A prompt that its engine has still to send is not sent to the end, and its memory is free with
+// the end of the pass.
+void KvTransfers::dropped_by_prefill(RequestId request, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(request)];
+  if (kv_transfer.promised()) groups_[at(kv_transfer.prefill_group)]->promise(-1);
+  kv_transfer.prefill_dropped = true;
+  if (kv_transfer.prefilled != kNever) release_prefill(request, now);
+}
+
+void KvTransfers::release_prefill(RequestId request, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(request)];
+  if (std::exchange(kv_transfer.prefill_released, true)) return;
+  release(request, kv_transfer.prefill_group, now, now);
+}
+
+// What is on its way arrives, and nothing else leaves.
+void KvTransfers::withdrawn(RequestId request, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(request)];
+  kv_transfer.withdrawn = true;
+  if (kv_transfer.prefilled != kNever) release_prefill(request, now);
+  drain(request, now);
+}
+
+void KvTransfers::drain(RequestId request, Ps now) {
+  const KvTransfer& kv_transfer = of(request);
+  if (kv_transfer.in_flight == 0 && !kv_transfer.closed) send_message(request, Kind::kDrained, now);
+}
+
+void KvTransfers::drained(RequestId request, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(request)];
+  if (std::exchange(kv_transfer.closed, true)) return;
+  release(request, kv_transfer.decode_group, now, now);
+}
+
 void KvTransfers::give_up(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
+  if (drains(kv_transfer)) return tell_both(request, now);
   if (kv_transfer.promised()) groups_[at(kv_transfer.prefill_group)]->promise(-1);
   kv_transfer.gave_up = true;
   const bool prefilling = kv_transfer.at_prefill && kv_transfer.prefilled == kNever;
@@ -253,9 +311,16 @@ void KvTransfers::give_up(RequestId request, Ps now) {
   }
 }
 
-void KvTransfers::dropped(RequestId request, std::int32_t group, Ps now) {
+void KvTransfers::dropped(RequestId request, std::int32_t group, Dropped what, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   if (kv_transfer.prefill_group < 0) return;  // of a group that does everything itself
+  if (drains(kv_transfer)) {
+    if (group == kv_transfer.prefill_group) return dropped_by_prefill(request, now);
+    kv_transfer.decode_dropped = true;
+    if (what == Dropped::kRequest) return;
+    kv_transfer.closed = false;  // its KV may be there, unheard of
+    return send_message(request, Kind::kWithdrawn, now);
+  }
   if (group == kv_transfer.prefill_group) {
     kv_transfer.prefill_dropped = true;
     if (kv_transfer.decode_group < 0)
@@ -276,8 +341,8 @@ Ps KvTransfers::cancelled(RequestId request) const {
 void KvTransfers::send_message(RequestId request, Kind kind, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   ++kv_transfer.in_flight;
-  const NetworkNodeId from = place(kv_transfer.decode_group, 0),
-                      to = place(kv_transfer.prefill_group, 0);
+  NetworkNodeId from = place(kv_transfer.decode_group, 0), to = place(kv_transfer.prefill_group, 0);
+  if (kind == Kind::kDrained) std::swap(from, to);
   network_.transfer_at(from, to, 0, now + network_.way_out(from, to), now, *this,
                        token(request, kind), Purpose::kKvHandover);
 }
@@ -287,8 +352,7 @@ Ps KvTransfers::reserved(RequestId request, std::int32_t cached, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   kv_transfer.reserved = now;
   kv_transfer.cached = cached;
-  kv_transfer.sent = std::min(
-      cached, kv_transfer.needed - 1);  // the state behind the last token moves in any case
+  kv_transfer.sent = unmoved(kv_transfer);  // the state behind the last token moves in any case
   send_message(request, Kind::kTold, now);
   if (config_.push) return 0;
   const Ps posts = table_of(kv_transfer).posts(kv_transfer.sent, kv_transfer.needed);
@@ -306,12 +370,14 @@ void KvTransfers::landed(TransferId, std::uint64_t token, Ps now) {
     release(request, kv_transfer.prefill_group, now, now);
     return;
   }
+  if (kind == Kind::kWithdrawn) return withdrawn(request, now);
+  if (kind == Kind::kDrained) return drained(request, now);
   if (kind == Kind::kKv) kv_transfer.landed = std::max(now, kv_transfer.posted);
   if (kind == Kind::kTold) {
     kv_transfer.told = now;
     if (!config_.push && !kv_transfer.decode_dropped) {
       if (!holding_) send_all(request, kv_transfer.needed, now, now);
-    } else if (config_.push && !kv_transfer.gave_up) {
+    } else if (config_.push && !kv_transfer.gave_up && !kv_transfer.prefill_dropped) {
       Group& prefill = *groups_[static_cast<std::size_t>(kv_transfer.prefill_group)];
       prefill.promise(-1);
       kv_transfer.at_prefill = true;
@@ -342,12 +408,24 @@ void KvTransfers::leave(const Due& due, Ps at, Ps now) {
                        token(due.request, Kind::kKv), Purpose::kKvHandover);
 }
 
-std::int64_t KvTable::bytes_of(const KvShare& share, std::int32_t from, std::int32_t to,
-                               std::int32_t needed) const {
+std::int64_t KvTable::bytes_of(const KvShare& share, const Piece& piece) const {
   std::int64_t bytes = 0;
   for (const KvPart& part : share.parts)
-    bytes +=
-        moved_bytes(*this, part, needed, from, to) * static_cast<std::int64_t>(part.layers.size());
+    bytes += moved_bytes(*this, part, piece.needed, piece.from, piece.to) *
+             static_cast<std::int64_t>(part.layers.size());
+  return bytes;
+}
+
+std::int64_t KvTable::bytes_of_chunk(const KvShare& share, const Piece& piece) const {
+  std::int64_t bytes = 0;
+  const bool ends = piece.to == piece.needed;
+  for (const KvPart& part : share.parts) {
+    const bool of_windows = part.tail_blocks > 0;
+    if (of_windows && !ends) continue;
+    const std::int32_t from = of_windows ? piece.first : piece.from;
+    bytes += moved_bytes(*this, part, piece.needed, from, piece.to) *
+             static_cast<std::int64_t>(part.layers.size());
+  }
   return bytes;
 }
 
@@ -370,18 +448,21 @@ std::int64_t KvTransfers::due_bytes(RequestId request) const {
   const KvTransfer& kv_transfer = of(request);
   if (kv_transfer.reserved == kNever) return 0;
   const KvTable& table = table_of(kv_transfer);
-  const std::int32_t from = std::min(kv_transfer.cached, kv_transfer.needed - 1);
+  const std::int32_t from = unmoved(kv_transfer), needed = kv_transfer.needed;
   std::int64_t bytes = 0;
   for (const KvShare& share : table.shares)
-    bytes += table.bytes_of(share, from, kv_transfer.needed, kv_transfer.needed);
+    bytes += table.bytes_of(share, {from, from, needed, needed});
   return bytes;
 }
 
 void KvTransfers::send_all(RequestId request, std::int32_t to, Ps at, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   const KvTable& table = table_of(kv_transfer);
+  const KvTable::Piece piece{unmoved(kv_transfer), kv_transfer.sent, to, kv_transfer.needed};
   for (const KvShare& share : table.shares)
-    send(request, share, table.bytes_of(share, kv_transfer.sent, to, kv_transfer.needed), at, now);
+    send(request, share,
+         config_.chunked ? table.bytes_of_chunk(share, piece) : table.bytes_of(share, piece), at,
+         now);
   kv_transfer.sent = std::max(kv_transfer.sent, to);
 }
 
@@ -410,7 +491,7 @@ void KvTransfers::launched(const Group& prefill, const Batch& batch, const StepT
 
 std::int32_t KvTransfers::makes_known(const Item& item) const {
   const KvTransfer& kv_transfer = of(item.request);
-  if (kv_transfer.gave_up) return 0;
+  if (kv_transfer.gave_up || kv_transfer.withdrawn) return 0;
   const std::int32_t known = std::min(item.computed_before + item.tokens, kv_transfer.needed);
   return known > kv_transfer.sent ? known : 0;  // else there, or sent before a preemption
 }
@@ -495,14 +576,21 @@ void KvTransfers::send_layers(RequestId request, std::int32_t to, const StepTime
 void KvTransfers::end_if_done(RequestId request, Ps now) {
   KvTransfer& kv_transfer = kv_transfers_[static_cast<std::size_t>(request)];
   if (kv_transfer.closed || kv_transfer.in_flight > 0 || kv_transfer.reserved == kNever) return;
+  if (kv_transfer.withdrawn) return drain(request, now);
   const bool prefilled = kv_transfer.prefilled != kNever;
   const bool prefill_out =
       prefilled || kv_transfer.prefill_dropped || (kv_transfer.gave_up && !kv_transfer.at_prefill);
   const bool complete = prefilled && kv_transfer.sent >= kv_transfer.needed;
   if (!prefill_out || (!complete && !kv_transfer.decode_dropped)) return;
-  kv_transfer.closed = true;
   const Ps over = std::max(now, kv_transfer.posted);
-  if (prefilled) release(request, kv_transfer.prefill_group, over, now);
+  if (drains(kv_transfer) && kv_transfer.decode_dropped) {  // who waits for it hears of it later
+    if (complete && !std::exchange(kv_transfer.prefill_released, true))
+      release(request, kv_transfer.prefill_group, over, now);
+    return;
+  }
+  kv_transfer.closed = true;
+  if (prefilled && !std::exchange(kv_transfer.prefill_released, true))
+    release(request, kv_transfer.prefill_group, over, now);
   release(request, kv_transfer.decode_group, over, now);
 }
 

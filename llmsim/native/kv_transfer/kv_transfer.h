@@ -57,9 +57,14 @@ struct KvTable {
   bool prefill_all_but_last_token = false;
   ReadPosting posting{};  // of the decode group's workers
 
-  // What of the tokens [from, to) of `needed` ones all layers of a share move.
-  std::int64_t bytes_of(const KvShare& share, std::int32_t from, std::int32_t to,
-                        std::int32_t needed) const;
+  // Tokens [from, to) of a prompt of which `needed` tokens move, the first of them `first`.
+  struct Piece {
+    std::int32_t first, from, to, needed;
+  };
+  // What all layers of a share move of it.
+  std::int64_t bytes_of(const KvShare& share, const Piece& piece) const;
+  // The same where windows move with the prompt's end, as states do.
+  std::int64_t bytes_of_chunk(const KvShare& share, const Piece& piece) const;
   // How long the slowest worker posts the reads of the tokens [from, needed).
   Ps posts(std::int32_t from, std::int32_t needed) const;
 };
@@ -75,7 +80,8 @@ std::int64_t moved_bytes(const KvTable& table, const KvPart& part, std::int32_t 
                          std::int32_t from, std::int32_t to);
 
 struct KvTransferConfig {
-  bool push = false, layerwise = false;            // layerwise needs push
+  bool push = false, layerwise = false;  // layerwise needs push
+  bool chunked = false;  // whole pages of a chunk of the prompt move with its step; needs push
   std::vector<std::vector<NetworkNodeId>> places;  // by group and rank
   std::vector<KvTable> tables;
   std::vector<KvRoute> routes;
@@ -94,6 +100,9 @@ struct KvTransfer {
   bool prefill_dropped = false,
        decode_dropped = false;           // its client has gone, and that engine has heard of it
   bool gave_up = false, closed = false;  // closed: nothing more moves for it
+  // Where engines drain KV: the prefill group has been told that nobody takes it any more, and its
+  // memory is free, or will be without another word.
+  bool withdrawn = false, prefill_released = false;
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
   Ps posted = kNever;  // all reads; the last of them lands no sooner
@@ -101,7 +110,9 @@ struct KvTransfer {
   // Everything that the decode group lacked has landed.
   bool complete() const { return closed && sent >= needed; }
   // Its prefill group is to get it when a decode group has memory for it.
-  bool promised() const { return prefill_group >= 0 && !at_prefill && !brought && !gave_up; }
+  bool promised() const {
+    return prefill_group >= 0 && !at_prefill && !brought && !gave_up && !prefill_dropped;
+  }
   // A prefill group has it, or will, and its prompt is not computed.
   bool prefilling() const { return !brought && prefilled == kNever; }
 };
@@ -156,9 +167,11 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // Its client has gone: both engines learn it as any other. What has begun to move arrives, and
   // then the blocks at both ends are free, as in vLLM; what has not begun does not move any more.
   void give_up(RequestId request, Ps now);
-  void dropped(RequestId request, std::int32_t group, Ps now) override;
+  void dropped(RequestId request, std::int32_t group, Dropped what, Ps now) override;
   // The prefill group has ended the request.
   void prefilled(RequestId request, Ps now);
+  // It has computed that of a prompt which goes on.
+  void computed(const Item& item, Ps now);
   Ps reserved(RequestId request, std::int32_t cached, Ps now) override;
   void begins(const Group& prefill, const Batch& batch, std::int64_t step, Ps now) override;
   void passed(const Group& prefill, const Progress& progress, Ps now) override;
@@ -187,7 +200,9 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   }
 
  private:
-  enum class Kind : std::uint8_t { kTold, kKv, kForget };
+  // Messages to the prefill group: memory is reserved; the KV will not be read; nobody takes it any
+  // more. From there: nothing of it is under way.
+  enum class Kind : std::uint8_t { kTold, kKv, kForget, kWithdrawn, kDrained };
   static constexpr std::uint64_t token(RequestId request, Kind kind) {
     return (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
   }
@@ -225,6 +240,10 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   std::int32_t makes_known(const Item& item) const;
   // By number of a layer, when its KV is there.
   void find_layer_ends(const Group& prefill, const Batch& batch, std::int64_t step);
+  // The leading tokens that need not move.
+  static std::int32_t unmoved(const KvTransfer& kv_transfer) {
+    return std::min(kv_transfer.cached, kv_transfer.needed - 1);
+  }
   // Everything of the tokens [kv_transfer.sent, to) of every layer.
   void send_all(RequestId request, std::int32_t to, Ps at, Ps now);
   void send_layers(RequestId request, std::int32_t to, const StepTimes& times, Ps now);
@@ -233,6 +252,17 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   template <typename Move>
   void each_layer(RequestId request, std::int32_t to, Move move);
   void send_message(RequestId request, Kind kind, Ps now);
+  // Whether both engines hear on their own that the client has gone.
+  bool drains(const KvTransfer& kv_transfer) const {
+    return config_.push && kv_transfer.decode_group >= 0 &&
+           groups_[at(kv_transfer.decode_group)]->drains_kv();
+  }
+  void tell_both(RequestId request, Ps now);
+  void dropped_by_prefill(RequestId request, Ps now);
+  void release_prefill(RequestId request, Ps now);
+  void withdrawn(RequestId request, Ps now);
+  void drain(RequestId request, Ps now);
+  void drained(RequestId request, Ps now);
   void end_if_done(RequestId request, Ps now);
   // The group hears that nothing moves from `at` on.
   void release(RequestId request, std::int32_t group, Ps at, Ps now);

@@ -40,11 +40,14 @@ class KvTransferDelivery final : public Delivery {
   // be read there.
   struct PrefillSide final : Completion {
     PrefillSide(KvTransfers& t, Frontend& f) : transfers(t), frontend(f) {}
-    void step_done(std::span<const RequestId> finished, std::span<const Item>, Ps now) override {
+    void step_done(std::span<const RequestId> finished, std::span<const Item> items,
+                   Ps now) override {
       for (const RequestId request : finished) {
         if (!frontend.gave_up(request)) frontend.router().finished(request);
         transfers.prefilled(request, now);
       }
+      for (const Item& item : items)
+        if (!item.emits) transfers.computed(item, now);
     }
     void failed(RequestId, Ps) override {}  // nothing is loaded there
     KvTransfers& transfers;

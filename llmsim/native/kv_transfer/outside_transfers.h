@@ -12,9 +12,9 @@
 
 namespace llmsim {
 
-// The transfers of KvTransfers of whole prompts, without its groups: a message to the prefill group
-// goes first, then all shares move on the shared network, at once where they are pulled, else when
-// the prefill group has computed the prompt.
+// The transfers of KvTransfers of prompts or their chunks, without its groups: a message to the
+// prefill group goes first, then all shares move on the shared network, at once where they are
+// pulled, else when the prefill group has computed them.
 class OutsideTransfers final : private TransferOwner {
  public:
   OutsideTransfers(KvTransferConfig config, NetworkConfig network);
@@ -25,9 +25,13 @@ class OutsideTransfers final : private TransferOwner {
   // Returns how long the decode group's workers post the reads.
   Ps reserved(RequestId request, const KvRoute& route, std::int32_t tokens, std::int32_t cached,
               Ps now);
-  // Where KV is pushed: the prefill group has computed the prompt, whose KV begins to move. Throws
-  // std::invalid_argument where the group has not been told that blocks are reserved.
-  void prefilled(RequestId request, Ps now);
+  // Where KV is pushed: the prefill group has computed so many leading tokens of the prompt, whose
+  // KV begins to move. Throws std::invalid_argument where the group has not been told that blocks
+  // are reserved.
+  void sends(RequestId request, std::int32_t tokens, Ps now);
+  // Where KV is pushed: the decode group no longer wants it. The prefill group is told, and answers
+  // when nothing of it is under way.
+  void withdrawn(RequestId request, const KvRoute& route, Ps now);
   // When something may land; kEndOfTime: nothing moves.
   Ps next_event() const {
     const Ps posted = posted_.empty() ? kEndOfTime : posted_.begin()->first;
@@ -38,23 +42,34 @@ class OutsideTransfers final : private TransferOwner {
   // Where KV is pushed: the requests of which prefill groups have been told since the last call
   // that blocks are reserved, in that order.
   std::vector<RequestId> take_told() { return std::exchange(told_, {}); }
+  // Likewise, that nobody wants their KV; and the requests of which decode groups have been told
+  // that nothing of it is under way.
+  std::vector<RequestId> take_refused() { return std::exchange(refused_, {}); }
+  std::vector<RequestId> take_drained() { return std::exchange(drained_, {}); }
 
  private:
+  enum class Kind : std::uint8_t { kTold, kKv, kWithdrawn, kDrained };
   struct Moving {
     KvRoute route;
-    std::int32_t tokens = 0, sent = 0;
-    std::size_t in_flight = 1;  // at first the message
-    bool told = false, sends = false;
-    Ps posted = 0;  // all reads; the last of them lands no sooner
+    std::int32_t tokens = 0, first = 0, sent = 0;
+    std::size_t in_flight = 0;  // shares of pieces
+    bool told = false, withdraws = false;
+    bool refused = false;  // the prefill group knows that it is withdrawn
+    Ps posted = 0;         // all reads; the last of them lands no sooner
+    bool has_landed() const { return in_flight == 0 && sent == tokens; }
   };
   void landed(TransferId transfer, std::uint64_t token, Ps now) override;
-  void send_all(RequestId request, Moving& moving, Ps now);
-  void start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, RequestId request, Ps now);
+  void hear_told(RequestId request, Moving& moving, Ps now);
+  void land(RequestId request, Moving& moving, Ps now);
+  void send_up_to(RequestId request, Moving& moving, std::int32_t tokens, Ps now);
+  void send_message(RequestId request, const KvRoute& route, Kind kind, Ps now);
+  void start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes, RequestId request, Kind kind,
+             Ps now);
 
   KvTransferConfig config_;
   SharedNetwork network_;
   std::unordered_map<RequestId, Moving> moving_;
-  std::vector<RequestId> told_;
+  std::vector<RequestId> told_, refused_, drained_;
   std::multimap<Ps, RequestId> posted_;  // when reads have been posted whose bytes are there
 };
 

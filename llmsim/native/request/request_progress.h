@@ -62,6 +62,10 @@ struct RequestProgress {
     };
     std::apply([&](const auto&... one) { (reset(one), ...); }, columns());
   }
+  // Whether its engine has seen the request, or has heard before that its client has gone.
+  bool knows(RequestId request) const {
+    return queued[at(request)] != kNever || cancelled[at(request)] != kNever;
+  }
   // The rows of these requests.
   RequestProgress picked(std::span<const RequestId> requests) const;
   // Makes the row of a request whose prompt another group computed that which its client sees.

@@ -11,8 +11,7 @@ RequestProgress request_progress(const Simulation& s) {
   const KvTransfers* kv_transfers = s.kv_transfers();
   if (kv_transfers == nullptr) return progress;
   for (RequestId request = 0; request < static_cast<RequestId>(progress.group.size()); ++request) {
-    if (s.prompt_log()->queued[at(request)] != kNever)
-      progress.begin_with(*s.prompt_log(), request);
+    if (s.prompt_log()->knows(request)) progress.begin_with(*s.prompt_log(), request);
   }
   return progress;
 }
@@ -22,7 +21,7 @@ RequestProgress engine_progress(const Simulation& s, std::span<const RequestId> 
   if (s.kv_transfers() == nullptr) return progress;
   const RequestProgress prompts = s.prompt_log()->picked(requests);
   for (RequestId row = 0; at(row) < requests.size(); ++row)
-    if (prompts.queued[at(row)] != kNever) progress.begin_with(prompts, row);
+    if (prompts.knows(row)) progress.begin_with(prompts, row);
   return progress;
 }
 

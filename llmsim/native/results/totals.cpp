@@ -15,9 +15,11 @@ std::int64_t twice_cancelled(const Simulation& s, const Group& g) {
   std::int64_t count = 0;
   for (std::size_t i = 0; i < s.sequences().size(); ++i) {
     const KvTransfer& kv_transfer = s.kv_transfers()->of(static_cast<RequestId>(i));
-    if (kv_transfer.prefill_group != g.config().index || !kv_transfer.gave_up) continue;
-    count += kv_transfer.prefill_dropped && kv_transfer.decode_dropped;
-    count -= kv_transfer.prefilled != kNever && kv_transfer.decode_group < 0;
+    if (kv_transfer.prefill_group != g.config().index) continue;
+    const bool prefilled = kv_transfer.prefilled != kNever;
+    const bool left_prefill = kv_transfer.prefill_dropped && kv_transfer.at_prefill && !prefilled;
+    count += left_prefill && kv_transfer.decode_dropped;
+    count -= kv_transfer.gave_up && prefilled && kv_transfer.decode_group < 0;
   }
   return count;
 }

@@ -33,6 +33,12 @@ class KvConnector {
   // Whether it hears with a step's output of all that has moved until then, and not only of what
   // had when the step was launched.
   virtual bool hears_at_output() const { return false; }
+  // Whether the engines at both ends hear on their own that a client has gone, and one that has
+  // reserved memory for KV keeps it until the other end says that nothing comes any more (SGLang).
+  virtual bool drains() const { return false; }
+  // A request leaves whose KV has not been taken over: `transferred` tells that nothing comes any
+  // more. Asked before its scheduler drops it.
+  virtual bool awaits_drain(RequestId) const { return false; }
 
  protected:
   ~KvConnector() = default;

@@ -90,7 +90,10 @@ class Inbox:
     def take(self) -> Any:
         """The next message; IndexError where there is none."""
         with self._changed:
-            return self._messages.popleft()
+            message = self._messages.popleft()
+        if self._kinds.asks(message) and not self.is_over:
+            self._channel.answers()
+        return message
 
     def park(self, until_ps: int | None = None) -> None:
         """The clock may move on without this scheduler; returns when there is a message, or work

@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import Clock
 
 BACKEND = "nixl"
@@ -51,9 +51,14 @@ class Transfers(NoTransfers):
     def __init__(self, channel: Channel, clock: Clock) -> None:
         self._channel, self._clock = channel, clock
         self._asked_ps = -1
-        self._may_send: set[int] = set()
+        self._may_send: dict[int, int] = {}
+        """Of prompts whose KV may be sent, how many leading tokens need not be."""
         self._landed: dict[int, tuple[int, str]] = {}
         """When KV has landed that nobody has heard of, and what came along with it."""
+        self._ended: dict[str, dict[int, int]] = {News.REFUSED: {}, News.DRAINED: {}}
+        """When the other engine has said that of KV."""
+        self._last_news_ps = -1
+        """When one has said it last."""
         self._idle = False
         """Nothing runs, and nothing has begun at this time."""
         self._changed = False
@@ -68,48 +73,85 @@ class Transfers(NoTransfers):
         self._idle = False
 
     def finds_more(self) -> bool:
-        """KV that has landed just now is heard of in another pass."""
+        """What has just happened is heard of in another pass."""
+        self._look()
         heard_all, self._idle = self._idle, True
-        return self._changed or (bool(self._landed) and not heard_all)
+        is_new = bool(self._landed) or self._last_news_ps == self._clock.now_ps()
+        return self._changed or (is_new and not heard_all)
+
+    def changes(self) -> None:
+        """What this pass has done makes room for others."""
+        self._changed = True
 
     def brought(self) -> None:
         """Who ends with its first token makes room."""
-        self._changed = True
+        self.changes()
 
     def reserved(self, row: int, cached: int) -> None:
         """There is memory for a prompt, of which so many tokens are here."""
-        self._changed = True
+        self.changes()
         self._channel.reserved_row(row, cached)
 
-    def sent(self, row: int, metadata: str) -> None:
-        """The KV of a prompt leaves, along with that."""
-        self._channel.sent(row, metadata)
+    def sent(self, row: int, tokens: int, metadata: str) -> None:
+        """The KV of so many leading tokens of a prompt has left, at its end along with that."""
+        self._channel.sent(row, tokens, metadata)
+
+    def withdraws(self, row: int) -> None:
+        """There is memory for a prompt, which nobody wants any more."""
+        self._channel.withdrawn(row)
 
     def may_send(self, row: int) -> bool:
         """The decode server has memory for the prompt."""
         self._look()
         return row in self._may_send
 
+    def known(self, row: int) -> int:
+        """Leading tokens of such a prompt that the decode server has."""
+        return self._may_send[row]
+
     def landed(self, row: int) -> str | None:
         """What came along with the KV; None: it has not landed. It is told once."""
         self._look()
-        heard_ps = self._clock.now_ps() if self._idle else self._clock.now_ps() - 1
-        if row not in self._landed or self._landed[row][0] > heard_ps:
+        if row not in self._landed or self._landed[row][0] > self._heard_ps():
             return None
-        self._changed = True
-        self._may_send.discard(row)
+        self.changes()
+        self._may_send.pop(row, None)
         return self._landed.pop(row)[1]
+
+    def is_refused(self, row: int) -> bool:
+        """The decode server does not want it."""
+        return self._has_ended(News.REFUSED, row)
+
+    def is_drained(self, row: int) -> bool:
+        """Nothing comes any more of what this server does not want."""
+        return self._has_ended(News.DRAINED, row)
+
+    def forgets(self, row: int) -> None:
+        """Nobody asks again for the KV of this request."""
+        self._may_send.pop(row, None)
+        self._landed.pop(row, None)
+
+    def _has_ended(self, what: str, row: int) -> bool:
+        self._look()
+        ended_ps = self._ended[what].get(row)
+        return ended_ps is not None and ended_ps <= self._heard_ps()
+
+    def _heard_ps(self) -> int:
+        return self._clock.now_ps() if self._idle else self._clock.now_ps() - 1
 
     def _look(self) -> None:
         now_ps = self._clock.now_ps()
         if self._asked_ps == now_ps:
             return
         self._asked_ps = now_ps
-        for row, at_ps, metadata in self._channel.transfers():
-            if metadata is None:
-                self._may_send.add(row)
+        for row, at_ps, what, more in self._channel.transfers():
+            if what == News.MAY_SEND:
+                self._may_send[row] = more
+            elif what == News.LANDED:
+                self._landed[row] = at_ps, more
             else:
-                self._landed[row] = at_ps, metadata
+                self._ended[what][row] = at_ps
+                self._last_news_ps = at_ps
 
 
 _TRANSFERS: Transfers | None = None
@@ -175,8 +217,32 @@ def _manager(base: Any) -> Any:
         """Of one server; `kv_args` says where its metadata buffers are."""
 
         prefill_info_table = _EveryPrefill()
+        enable_deferred_decode_kv_release = True
+
+        def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:
+            """Nothing of the KV of an aborted request is under way."""
+            return _transfers().is_drained(bootstrap_room - _FIRST_ROOM)
+
+        def clear_deferred_abort_state(self, bootstrap_room: int) -> None:
+            """Its memory is free."""
 
     return Manager
+
+
+def _conclude(sender: Any, row: int, states: Any) -> None:
+    """A sender ends when nobody wants its KV, or when all of it is there."""
+    if _transfers().is_refused(row):
+        sender.abort()
+    elif sender.has_sent and _transfers().landed(row) is not None:
+        sender.conclude_state = states.Success
+
+
+def _state_of(sender: Any, row: int, states: Any) -> Any:
+    """Of a sender that has not ended."""
+    if sender.has_sent:
+        return states.Transferring
+    may_send = sender.inited or _transfers().may_send(row)
+    return states.WaitingForInput if may_send else states.Bootstrapping
 
 
 def _sender(base: Any) -> Any:
@@ -184,7 +250,7 @@ def _sender(base: Any) -> Any:
     from sglang.srt.disaggregation.base import KVPoll
 
     class Sender(base):  # type: ignore[misc]
-        """Of one request, whose room says which. It sends the prompt's KV as a whole."""
+        """Of one request, whose room says which. It sends the KV of each chunk of its prompt."""
 
         conclude_state: Any
 
@@ -193,29 +259,44 @@ def _sender(base: Any) -> Any:
             self._row = bootstrap_room - _FIRST_ROOM
             self._pages_left, self._slot = 0, -1
 
+        def pop_decode_prefix_len(self) -> int:
+            """The decode server has so many leading tokens."""
+            return _transfers().known(self._row)
+
         def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
             """So many pages will be sent, and a row of the metadata buffers."""
             super().init(num_kv_indices, aux_index)
             self._pages_left = num_kv_indices
             self._slot = -1 if aux_index is None else aux_index
 
-        def send(self, kv_indices: Any, *_: Any, **__: Any) -> None:
+        def send(
+            self,
+            kv_indices: Any,
+            state_indices: Any = None,
+            num_kv_tokens: int | None = None,
+            **_: Any,
+        ) -> None:
             """Pages of a chunk; with the last ones, the row of metadata is complete."""
             self._pages_left -= len(kv_indices)
-            if self._pages_left == 0:
-                self.has_sent = True
-                _transfers().sent(self._row, _row_of(self.kv_mgr.kv_args, self._slot))
+            is_last = self._pages_left == 0
+            self.has_sent |= is_last
+            if not _transfers().is_refused(self._row):
+                metadata = _row_of(self.kv_mgr.kv_args, self._slot) if is_last else ""
+                _transfers().sent(self._row, num_kv_tokens or 0, metadata)
 
         def poll(self) -> Any:
             """As of SGLang's."""
-            if self.conclude_state is None and self.has_sent:
-                if _transfers().landed(self._row) is None:
-                    return KVPoll.Transferring
-                self.conclude_state = KVPoll.Success
+            if self.conclude_state is None:
+                _conclude(self, self._row, KVPoll)
             if self.conclude_state is not None:
                 return self.conclude_state
-            may_send = self.inited or _transfers().may_send(self._row)
-            return KVPoll.WaitingForInput if may_send else KVPoll.Bootstrapping
+            return _state_of(self, self._row, KVPoll)
+
+        def abort(self) -> None:
+            """The client has left; what has been sent arrives."""
+            super().abort()
+            _transfers().forgets(self._row)
+            _transfers().changes()
 
     return Sender
 
@@ -226,6 +307,11 @@ def _receiver(base: Any) -> Any:
 
     class Receiver(base):  # type: ignore[misc]
         """Of one request, whose room says which."""
+
+        abort_notified: bool
+
+        bootstrap_infos = (None,)
+        """Of the ranks of the prefill server that say when nothing is under way any more."""
 
         def __init__(self, mgr: Any, bootstrap_addr: str, bootstrap_room: int) -> None:
             super().__init__(mgr, bootstrap_addr, bootstrap_room)
@@ -251,7 +337,21 @@ def _receiver(base: Any) -> Any:
                 if metadata is None:
                     return KVPoll.Transferring
                 _write_row(self.kv_mgr.kv_args, self._slot, metadata)
+            elif self.abort_notified:
+                _transfers().changes()  # it no longer counts in the next pass
             return super().poll()
+
+        def abort(self) -> None:
+            """The client has left; what the prefill server has sent arrives."""
+            super().abort()
+            self.ensure_abort_notified()
+
+        def ensure_abort_notified(self, *, force_arm: bool = False) -> None:
+            """Its memory stays until the prefill server has said that it sends nothing more."""
+            if self.has_sent_metadata and not self.abort_notified:
+                self.abort_notified = True
+                _transfers().forgets(self._row)
+                _transfers().withdraws(self._row)
 
     return Receiver
 

@@ -25,7 +25,7 @@ Ps KvMove::time_of(const LayoutSpec& from, const LayoutSpec& to, std::vector<Mov
     for (const KvShare& share : table.shares)
       one.sent_bytes +=
           load(sources[at(one.from)][at(share.from_rank)], targets[at(one.to)][at(share.to_rank)],
-               table.bytes_of(share, 0, one.tokens, one.tokens));
+               table.bytes_of(share, {0, 0, one.tokens, one.tokens}));
   }
   Ps longest = 0;
   for (std::size_t link = 0; link < carried_.size(); ++link) {

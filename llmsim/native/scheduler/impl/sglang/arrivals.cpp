@@ -15,6 +15,7 @@ bool Sglang::take_over(Batch& batch) {
   if (priorities_) takeover_->order_by([this](RequestId request) { return rank(request); });
   const std::size_t before = waiting_.size();
   takeover_->pass(running(), waiting_);
+  looks_again_ = takeover_->found_withdrawn();
   for (std::size_t i = before; i < waiting_.size(); ++i) {
     SglangHeld& held = held_[at(waiting_[i])];
     if (sequences_[waiting_[i]].emitted() == 0) held.entry = entries_++;
@@ -67,10 +68,9 @@ void Sglang::merge_joined() {
 // What is on its way into its pages has to arrive before they are free.
 void Sglang::abort_taken_over(RequestId request) {
   if (takeover_->remove_waiting(request)) return;
-  const std::int32_t expected = takeover_->remove_transferring(request);
-  const bool waited = std::erase(waiting_, request) > 0;
-  if (expected < 0 && !waited) return aborts_.push_back(request);
-  if (waited || sending_.leave(request, expected)) leave(request);
+  if (takeover_->is_transferring(request)) return takeover_->withdraw(request);
+  if (std::erase(waiting_, request) == 0) return aborts_.push_back(request);
+  leave(request);
 }
 
 }  // namespace llmsim

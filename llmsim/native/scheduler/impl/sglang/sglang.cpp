@@ -171,7 +171,7 @@ void Sglang::enter_queue(RequestId request, bool retracted) {
 
 bool Sglang::has_requests() const {
   return !arrived_.empty() || !waiting_.empty() || !bootstrapping_.empty() ||
-         memory_.taken_rows() > sending_.size() || (takeover_ && !takeover_->empty());
+         memory_.taken_rows() > sending_.size() + draining() || (takeover_ && !takeover_->empty());
 }
 
 Limits Sglang::limits() const {
@@ -199,7 +199,7 @@ Gauges Sglang::gauges() const {
   const std::size_t seen_at_once = recv_interval_ == 1 ? arrived_.size() : 0;
   const auto waiting =
       static_cast<std::int32_t>(waiting_.size() + bootstrapping_.size() + seen_at_once);
-  return {.running = rows - parked,
+  return {.running = rows - parked - draining(),
           .waiting = waiting + taken_over,
           .parked = parked,
           .bound = sending_.size() + (takeover_ ? takeover_->num_expected() : 0),
@@ -485,8 +485,10 @@ void Sglang::leave(RequestId request) {
   SglangHeld& held = held_[at(request)];
   const std::int32_t written = drafts_.on() ? held.committed : held.slots;
   const bool cancelled = drafts_.on() && held.leaving;
-  memory_.checkpoint(request, held, written,
-                     cancelled ? SglangMemory::Then::kCancelled : SglangMemory::Then::kEnds);
+  // What a prefill group has computed for nobody is no prefix of others.
+  if (!produces() || !gone(request))
+    memory_.checkpoint(request, held, written,
+                       cancelled ? SglangMemory::Then::kCancelled : SglangMemory::Then::kEnds);
   memory_.release(held);
   for (MicroBatch& micro : micro_batches_) micro.some_ended = true;
 }
@@ -502,15 +504,13 @@ void Sglang::hand_over(RequestId request, std::vector<RequestId>& finished) {
 }
 
 bool Sglang::transferred(RequestId request) {
-  if (sequences_[request].status == static_cast<std::uint8_t>(Status::kParked)) {
+  if (takeover_ && gone(request)) {
+    takeover_->drained(request);
+  } else if (takeover_) {
     takeover_->landed(request);
   } else if (sending_.transferred(request)) {
-    if (produces()) {
-      leave(request);
-      --buffers_;
-    } else {
-      memory_.release(held_[at(request)]);
-    }
+    leave(request);
+    --buffers_;
   }
   return true;
 }

@@ -119,6 +119,10 @@ class Sglang final : public Scheduler,
   }
   bool transferred(RequestId request) override;
   bool hears_at_output() const override { return true; }
+  bool drains() const override { return true; }
+  bool awaits_drain(RequestId request) const override {
+    return takeover_ && takeover_->is_transferring(request);
+  }
   // With data-parallel attention ranks idle along, and are idle only when all are.
   RoundCounting* round_counting() override { return this; }
   void set_round(std::int64_t round, Ps now) override;
@@ -186,6 +190,7 @@ class Sglang final : public Scheduler,
   std::int64_t places() const { return most_running_ - std::ssize(running()); }
 
   bool produces() const { return config_.kv_producer; }
+  std::int32_t draining() const { return takeover_ ? takeover_->num_draining() : 0; }
   // Requests of a prefill group join the queue as far as there are buffers for what they send.
   void bootstrap();
   // The prompt has been computed, and its KV is on its way.

@@ -36,12 +36,30 @@ SglangTakeover::SglangTakeover(const SchedulerConfig& config, const SglangDrafts
 // While retracted requests wait, nobody else gets memory or a place. Where nobody runs who could
 // make room for them, SGLang stands still for ever, and others go on here.
 void SglangTakeover::pass(const std::vector<RequestId>& running, std::vector<RequestId>& waiting) {
+  found_withdrawn_ = false;
+  release_drained();
   resume(std::ssize(running) + num_transferring() + std::ssize(waiting), waiting);
   if (!retracted_.empty() && !(running.empty() && waiting.empty())) return;
   preallocate(running, std::ssize(waiting));
-  std::erase_if(transferring_, [&waiting](const Transferring& one) {
-    if (one.here) waiting.push_back(one.request);
-    return one.here;
+  end_transfers(waiting);
+}
+
+void SglangTakeover::release_drained() {
+  std::erase_if(draining_, [this](const Draining& one) {
+    if (one.drained) memory_.release(held_[at(one.request)]);
+    return one.drained;
+  });
+}
+
+void SglangTakeover::end_transfers(std::vector<RequestId>& waiting) {
+  std::erase_if(transferring_, [this, &waiting](const Transferring& one) {
+    if (one.withdrawn) {
+      draining_.push_back({one.request, one.drained});
+      found_withdrawn_ = true;
+    } else if (one.here) {
+      waiting.push_back(one.request);
+    }
+    return one.withdrawn || one.here;
   });
 }
 
@@ -134,7 +152,8 @@ void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int
   const Running sums = summed(running);
   std::size_t taken = 0;
   for (; taken < queue_.size(); ++taken) {
-    if (transferring_.size() >= most_transferring_ || memory_.rows() <= 0) break;
+    const std::size_t buffers = transferring_.size() + draining_.size();
+    if (buffers >= most_transferring_ || memory_.rows() <= 0) break;
     const std::int64_t active = std::ssize(running) + waiting + num_transferring();
     if (!reserve(queue_[taken], active, sums)) break;
     transferring_.push_back({queue_[taken]});
@@ -161,7 +180,7 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
   needed.windows =
       std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
   const bool fits = needed.fit(spare(active, running.longest)) && has_windows_for(request);
-  if (!fits && active > 0) {
+  if (!fits && (active > 0 || !draining_.empty())) {
     memory_.unlock(held);
     return false;
   }
@@ -196,12 +215,17 @@ bool SglangTakeover::remove_waiting(RequestId request) {
   return true;
 }
 
-std::int32_t SglangTakeover::remove_transferring(RequestId request) {
+void SglangTakeover::withdraw(RequestId request) {
+  std::ranges::find(transferring_, request, &Transferring::request)->withdrawn = true;
+}
+
+void SglangTakeover::drained(RequestId request) {
   const auto one = std::ranges::find(transferring_, request, &Transferring::request);
-  if (one == transferring_.end()) return -1;
-  const std::int32_t expected = one->here ? 0 : 1;
-  transferring_.erase(one);
-  return expected;
+  if (one != transferring_.end()) {
+    one->drained = true;
+  } else {
+    std::ranges::find(draining_, request, &Draining::request)->drained = true;
+  }
 }
 
 }  // namespace llmsim

@@ -45,11 +45,16 @@ class SglangTakeover {
   void pass(const std::vector<RequestId>& running, std::vector<RequestId>& waiting);
   // The KV of a request is there.
   void landed(RequestId request);
+  // A request leaves whose KV is on its way (`is_transferring`). The next look finds that, and its
+  // memory stays until the look behind the word that nothing comes any more (`drained`).
+  void withdraw(RequestId request);
+  void drained(RequestId request);
   // It waits for memory, or lost it, and leaves.
   bool remove_waiting(RequestId request);
-  // Its KV is on its way, and it leaves; how many transfers are still to come, -1: it does not wait
-  // for KV.
-  std::int32_t remove_transferring(RequestId request);
+  // Whether its KV has not been taken over.
+  bool is_transferring(RequestId request) const {
+    return std::ranges::find(transferring_, request, &Transferring::request) != transferring_.end();
+  }
   void take_reserved(std::vector<Reserved>& out) {
     out.insert(out.end(), reserved_.begin(), reserved_.end());
     reserved_.clear();
@@ -57,21 +62,35 @@ class SglangTakeover {
 
   // The longest prompt that an empty cache has room for.
   std::int32_t longest_prompt() const;
-  bool empty() const { return queue_.empty() && transferring_.empty() && retracted_.empty(); }
+  bool empty() const {
+    return queue_.empty() && transferring_.empty() && retracted_.empty() &&
+           std::ranges::none_of(draining_, &Draining::drained);
+  }
   std::int32_t size() const {
     return static_cast<std::int32_t>(queue_.size() + transferring_.size() + retracted_.size());
   }
   std::int32_t num_transferring() const { return static_cast<std::int32_t>(transferring_.size()); }
-  // Whose KV has not come.
+  // Whose memory waits for the word that nothing comes any more.
+  std::int32_t num_draining() const { return static_cast<std::int32_t>(draining_.size()); }
+  // Whose KV has not come, or has still to be drained.
   std::int32_t num_expected() const {
-    return static_cast<std::int32_t>(
-        std::ranges::count_if(transferring_, [](const Transferring& one) { return !one.here; }));
+    const auto comes = std::ranges::count_if(
+        transferring_, [](const Transferring& one) { return !one.here && !one.drained; });
+    const auto drains =
+        std::ranges::count_if(draining_, [](const Draining& one) { return !one.drained; });
+    return static_cast<std::int32_t>(comes + drains);
   }
+  // Whether the last look found requests that had left, which the next one no longer counts.
+  bool found_withdrawn() const { return found_withdrawn_; }
 
  private:
   struct Transferring {
     RequestId request;
-    bool here = false;
+    bool here = false, withdrawn = false, drained = false;
+  };
+  struct Draining {
+    RequestId request;
+    bool drained;
   };
 
   // Of what all layers keep, and of what layers with a window do.
@@ -117,6 +136,9 @@ class SglangTakeover {
   std::int64_t answer(RequestId request) const {
     return std::min<std::int64_t>(held_[at(request)].limit, new_tokens_);
   }
+  void release_drained();
+  // Those whose KV is there, and those that have left, no longer wait for it.
+  void end_transfers(std::vector<RequestId>& waiting);
   void resume(std::int64_t active, std::vector<RequestId>& waiting);
   void preallocate(const std::vector<RequestId>& running, std::int64_t waiting);
   bool reserve(RequestId request, std::int64_t active, const Running& running);
@@ -133,6 +155,8 @@ class SglangTakeover {
   SchedulerCounters& counters_;
   std::vector<RequestId> queue_, retracted_;
   std::vector<Transferring> transferring_;
+  std::vector<Draining> draining_;
+  bool found_withdrawn_ = false;
   std::vector<Reserved> reserved_;
 };
 
