@@ -1,7 +1,8 @@
 """Records what vLLM's own server derives from its options and its card. The interpreter of an
-environment with vLLM runs it: `python tests/config/record_vllm_server.py > FILE`.
+environment with vLLM runs it: `python tests/config/record_vllm_server.py [BEFORE ...] > FILE`.
 
 Each line of the output is one case (`cases`) with what the server resolves (`Vllm.resolved`).
+Recordings of releases from before, ascending, leave only the cases that differ from the last.
 """
 
 import copy
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recorders import Case, record, written
+from recorders import Case, overlaid, record, written
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -124,4 +125,5 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    record(lambda folder: Vllm(folder).resolved, cases())
+    before = overlaid(Path(path) for path in sys.argv[1:])
+    record(lambda folder: Vllm(folder).resolved, cases(), before)

@@ -16,11 +16,33 @@ def written(folder: Path, config: dict[str, Any]) -> str:
     return str(folder)
 
 
-def record(resolver: Callable[[Path], Callable[[Case], Any]], cases: Iterable[Case]) -> None:
+def asked(case: Case) -> str:
+    """What a recorded case asks, as a key."""
+    return json.dumps({name: value for name, value in case.items() if name != "found"})
+
+
+def overlaid(recordings: Iterable[Path]) -> list[Case]:
+    """The cases of a recording behind others, of each of which it holds what differs."""
+    cases: dict[str, Case] = {}
+    for path in recordings:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            case = json.loads(line)
+            cases[asked(case)] = case
+    return list(cases.values())
+
+
+def record(
+    resolver: Callable[[Path], Callable[[Case], Any]],
+    cases: Iterable[Case],
+    before: Iterable[Case] = (),
+) -> None:
     """Prints a line for each case, with what is `found` by the function that `resolver` gives for a
-    folder of models.
+    folder of models; not where the cases recorded `before` have the same.
     """
+    known = {asked(case): case["found"] for case in before}
     with tempfile.TemporaryDirectory() as folder:
         resolved = resolver(Path(folder))
         for case in cases:
-            print(json.dumps(case | {"found": resolved(case)}))
+            found = resolved(case)
+            if known.get(asked(case)) != found:
+                print(json.dumps(case | {"found": found}))

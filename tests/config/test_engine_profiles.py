@@ -21,7 +21,7 @@ from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError
 
 OLDER = ("vllm-0.5.4", "vllm-0.6", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.11.1", "vllm-0.13")
-PROFILES = ("vllm-0.19", "vllm-0.24", "vllm-0.28", "vllm-0.33")
+PROFILES = ("vllm-0.19", *(f"vllm-0.{minor}" for minor in range(24, 34)))
 SGLANG = tuple(
     f"sglang-0.5{release}" for release in ("", ".6", ".7", ".10", ".15", ".17", ".20", ".23")
 )
@@ -47,8 +47,9 @@ def test_the_profiles_that_come_with_the_package() -> None:
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        ("vllm-0.25", "vllm-0.24"),
-        ("vllm-0.32.1", "vllm-0.28"),
+        ("vllm-0.25.1", "vllm-0.25"),
+        ("vllm-0.32.1", "vllm-0.32"),
+        ("vllm-0.20", "vllm-0.19"),
         ("vllm-0.34", "vllm-0.33"),
         ("vllm-0.11.2", "vllm-0.11.1"),
         ("vllm-0.12.0", "vllm-0.11.1"),
@@ -176,7 +177,7 @@ def test_a_profile_starts_from_an_earlier_one() -> None:
 def test_batch_defaults_by_card(
     profile: str, hardware: str, mem_size: float, tokens: int, seqs: int
 ) -> None:
-    if profile in ("vllm-0.28", "vllm-0.33") and mem_size >= 160:
+    if profile in PROFILES[PROFILES.index("vllm-0.28") :] and mem_size >= 160:
         tokens = 16384
     args = engine(hardware, mem_size, engine_profile=profile)
     assert (args.max_num_batched_tokens, args.max_num_seqs) == (tokens, seqs)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from record_vllm_server import CARDS
+from recorders import overlaid
 
 from llmsim.config.engine.args import EngineArgs, Given, resolve_engine, with_model_limits
 from llmsim.config.engine.profile import load_profile
@@ -17,7 +18,8 @@ from llmsim.config.engine.speculative import SpeculativeConfig
 
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30
-RELEASES = {"0.24.0": "vllm-0.24", "0.33.0": "vllm-0.33"}
+RELEASES = tuple(f"0.{minor}.0" for minor in (24, 29, 30, 31, 32, 33))
+"""Recorded releases; each file behind the first holds what differs from the release before."""
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "gpt_oss": "GptOssForCausalLM"}
 LONGEST = 131_072
 """Tokens of the context of both models."""
@@ -26,8 +28,8 @@ Case = dict[str, Any]
 
 def recorded(release: str) -> list[Case]:
     """The cases of a release."""
-    text = (HERE / "recordings" / f"vllm-{release}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    until = RELEASES[: RELEASES.index(release) + 1]
+    return overlaid(HERE / "recordings" / f"vllm-{one}.jsonl" for one in until)
 
 
 def ours(case: Case, profile: str) -> EngineArgs:
@@ -46,18 +48,42 @@ def ours(case: Case, profile: str) -> EngineArgs:
     return with_model_limits(args, LONGEST, "g", [architecture], blackwell=major == 10)
 
 
-@pytest.mark.parametrize("release", sorted(RELEASES))
+def asked_of_workers(args: EngineArgs, case: Case, profile: str) -> tuple[int, ...]:
+    """The sizes of graphs that the server asks for; workers may make them whole decodes."""
+    drafts = args.speculation
+    if drafts is None or not args.cuda_graph_sizes:
+        return args.cuda_graph_sizes
+    major = CARDS[case["card"]][2][0]
+    return load_profile(profile).cuda_graphs.sizes_of(
+        [ARCHITECTURES[case["model"]]],
+        args.max_num_seqs,
+        args.max_num_batched_tokens,
+        drafts.verified,
+        blackwell=major == 10,
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
 def test_defaults_of_the_recorded_releases(release: str) -> None:
-    cases = recorded(release)
+    cases, profile = recorded(release), f"vllm-{release.removesuffix('.0')}"
     assert len(cases) == 2 * 16 * len(CARDS)
     for case in cases:
-        args, found = ours(case, RELEASES[release]), case["found"]
-        sizes = args.cuda_graph_sizes
+        args, found = ours(case, profile), case["found"]
+        sizes = asked_of_workers(args, case, profile)
         graphs = found.pop("graphs")
-        # vLLM 0.24 makes them whole decodes when its workers start.
-        if args.speculation is None or release != "0.24.0":
-            assert [len(sizes), max(sizes, default=0), sum(sizes)] == graphs, case
+        assert [len(sizes), max(sizes, default=0), sum(sizes)] == graphs, case
         assert {name: getattr(args, name) for name in found} == found, case
+
+
+@pytest.mark.parametrize(
+    ("profile", "whole"), [("vllm-0.28", True), ("vllm-0.31", True), ("vllm-0.32", False)]
+)
+def test_model_runner_v1_makes_all_sizes_whole_decodes(profile: str, whole: bool) -> None:
+    """Drafts by n-grams run on it up to 0.31."""
+    options = {"speculative_config": {"num_speculative_tokens": 2}}
+    case = {"card": "H100", "model": "llama", "options": options}
+    sizes = ours(case, profile).cuda_graph_sizes
+    assert all(size % 3 == 0 for size in sizes) == whole
 
 
 @pytest.mark.skipif(

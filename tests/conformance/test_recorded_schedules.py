@@ -70,6 +70,27 @@ def test_stages_of_0_24_sample_early_behind_a_preempted_verification() -> None:
     assert verdict.steps == 14438
 
 
+BETWEEN = RECORDINGS / "releases"
+BEFORE = {"0.25": "0.24", "0.26": "0.25", "0.27": "0.26", "0.29": "0.28", "0.30": "0.29"} | {
+    "0.31": "0.30",
+    "0.32": "0.31",
+}
+"""Releases whose schedule has a rule that the profile of the one before lacks."""
+
+
+@pytest.mark.parametrize("release", BEFORE)
+def test_each_release_has_a_rule_that_the_one_before_lacks(release: str, tmp_path: Path) -> None:
+    """Random cases of 12 or 16 requests that were recorded with the release."""
+    paths = sorted(BETWEEN.glob(f"vllm_{release}.0_*.json.gz"))
+    assert paths
+    for path in paths:
+        case = load_recording(path)
+        assert case["resolved"]["engine_profile"] == f"vllm-{release}"
+        assert replay(path).difference == ""
+        case["resolved"]["engine_profile"] = f"vllm-{BEFORE[release]}"
+        assert not replay(write(tmp_path / "before.json", case)).identical
+
+
 OPTIONS = RECORDINGS / "options"
 
 
@@ -220,8 +241,9 @@ def test_all_recordings_of_vllm_replay_without_an_engine(
     monkeypatch.setattr("llmsim.scheduling.conformance.vllm.live.installed_version", lambda: None)
     assert main(["conformance", "vllm", "--recorded", str(RECORDINGS), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["version"] == "0.24, 0.28, 0.33"
-    assert shown["engine_profile"] == "vllm-0.24, vllm-0.28, vllm-0.33"
+    releases = [f"0.{minor}" for minor in range(24, 34)]
+    assert shown["version"] == ", ".join(releases)
+    assert shown["engine_profile"] == ", ".join(f"vllm-{release}" for release in releases)
     vllm = [path for path in RECORDINGS.rglob("*.gz") if path.name.startswith("vllm")]
     assert shown["cases"] == shown["identical"] == len(vllm) >= 90
     assert shown["first_difference"] is None and shown["steps"] > 50_000

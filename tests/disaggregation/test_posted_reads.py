@@ -60,7 +60,7 @@ def test_the_profile_has_what_logs_say(descriptors: float, took_ms: float) -> No
 def test_only_releases_that_post_before_the_launch_have_it() -> None:
     for name in ("vllm-0.11", "vllm-0.13", "vllm-0.19", "vllm-0.24", "vllm-0.28"):
         assert load_profile(name).kv_descriptor_ns > 0, name
-    for name in ("vllm-0.33", "sglang-0.5.23"):
+    for name in ("vllm-0.29", "vllm-0.33", "sglang-0.5.23"):
         assert load_profile(name).kv_descriptor_ns == load_profile(name).kv_read_ns == 0, name
 
 

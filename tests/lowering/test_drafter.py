@@ -117,7 +117,7 @@ def bad(**fields: Any) -> dict[str, Any]:
         (bad(method="ngram", model="x"), {}, "ngram has no model"),
         (bad(proposal_rate=0.5), {}, 'option of the method "ngram"'),
         (bad(num_speculative_tokens_per_batch_size=[[2, 4, 1]]), {}, "ascend from 1"),
-        (bad(method="ngram"), {"async_scheduling": True}, "proposes on the host"),
+        (bad(method="ngram"), {"async_scheduling": True}, "no step ahead of drafts"),
         (EAGLE, {"scheduler": "sarathi"}, "is an option of the scheduler vllm_v1"),
         (bad(model="Qwen/Qwen3-0.6B"), {}, "its head reads the model's hidden states"),
         (bad(method="draft_model", model="Qwen/Qwen3-0.6B"), {}, "shares the model's"),

@@ -468,10 +468,14 @@ def _graph_sizes(
         return args.cuda_graph_sizes
     if args.cudagraph_mode == "NONE":
         return ()
-    query = 1 if args.speculation is None else args.speculation.verified
-    rule = load_profile(args.engine_profile).cuda_graphs
-    sizes = rule.sizes_of(architectures, args.max_num_seqs, tokens, query, blackwell=blackwell)
-    return sizes if args.cudagraph_mode == "PIECEWISE" else rule.whole(sizes, query)
+    drafts, profile = args.speculation, load_profile(args.engine_profile)
+    query, method = (1, "") if drafts is None else (drafts.verified, drafts.method)
+    sizes = profile.cuda_graphs.sizes_of(
+        architectures, args.max_num_seqs, tokens, query, blackwell=blackwell
+    )
+    if args.cudagraph_mode == "PIECEWISE":
+        return sizes
+    return profile.whole_graphs(sizes, query, method)
 
 
 def _check_whole_blocks(args: EngineArgs, field: str) -> None:

@@ -24,6 +24,7 @@ class StepLimits(Struct, frozen=True):
     lone_prompt_uncapped: bool
     pads_new_decodes: bool
     pads_hits: bool
+    pads_within_context: bool
     paces_itself: bool
     input_budget: int
     draft_slots: int
@@ -140,7 +141,7 @@ def settle_speculation(
             raise InputError(
                 f"{positions['speculative_config']('speculative_config')} asks for "
                 f"{speculation.modules} modules, which {profile.name} is not modelled with; remove "
-                "num_nextn_predict_layers, or choose the engine_profile vllm-0.33"
+                "num_nextn_predict_layers, or choose the engine_profile vllm-0.31 or a later one"
             )
         verified = values["max_num_seqs"] * (1 + speculation.tokens)
         if values["max_loras"] is not None and tokens < verified:
@@ -150,12 +151,14 @@ def settle_speculation(
                 f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
                 "num_speculative_tokens"
             )
-        on_host = speculation.method == "ngram" and not profile.v2_runner.drafts_by_ngram
-        if on_host and values["async_scheduling"]:
+        by_ngram = speculation.method == "ngram"
+        waits_for_drafts = by_ngram and not profile.v2_runner.drafts_ahead_by("ngram")
+        if waits_for_drafts and values["async_scheduling"]:
             if "async_scheduling" in positions:
                 raise InputError(
-                    f"{positions['async_scheduling']('async_scheduling')} is true, but the method "
-                    "ngram proposes on the host, between two steps; remove it, or set it false"
+                    f"{positions['async_scheduling']('async_scheduling')} is true, but "
+                    f"{profile.name} schedules no step ahead of drafts by ngram; remove it, or set "
+                    "it false"
                 )
             values["async_scheduling"], origin["async_scheduling"] = (
                 False,
@@ -196,6 +199,7 @@ def settle_limits(values: dict[str, Any], origin: dict[str, str], profile: Engin
         lone_prompt_uncapped=profile.lone_prompt_uncapped,
         pads_new_decodes=profile.pads_new_decodes,
         pads_hits=profile.schedules_by("pads_hits"),
+        pads_within_context=profile.schedules_by("pads_within_context"),
         paces_itself=profile.schedules_by("paces_itself"),
         input_budget=values["max_num_batched_tokens"] if second else 0,
         draft_slots=speculation.slots if speculation is not None and second else 0,
@@ -304,7 +308,7 @@ def settle_frontend(
 
 def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: EngineProfile) -> None:
     tokens, speculation = values["max_num_batched_tokens"], values["speculation"]
-    query = 1 if speculation is None else speculation.verified
+    query, method = (1, "") if speculation is None else (speculation.verified, speculation.method)
     if "cuda_graph_sizes" in values:
         sizes = tuple(sorted({size for size in values["cuda_graph_sizes"] if size <= tokens}))
     else:
@@ -316,7 +320,7 @@ def settle_graphs(values: dict[str, Any], origin: dict[str, str], profile: Engin
         values["cudagraph_mode"] = "NONE"
         origin["cudagraph_mode"] += ", without a size that max_num_batched_tokens holds"
     values["cuda_graph_sizes"] = (
-        profile.cuda_graphs.whole(sizes, query)
+        profile.whole_graphs(sizes, query, method)
         if values["cudagraph_mode"] != "PIECEWISE"
         else sizes
     )

@@ -192,12 +192,12 @@ class EngineOptions(Section):
         default=None,
         description=(
             "Raises --long-prefill-token-threshold to each request's share of the token budget "
-            "(vllm-0.33)."
+            "(since vllm-0.31)."
         ),
     )
     max_num_active_seqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
-        description="Limits the running sequences (vllm-0.33); max_num_seqs if not given.",
+        description="Limits the running sequences (since vllm-0.31); max_num_seqs if not given.",
     )
     prefill_schedule_interval: Annotated[
         Annotated[int, Field(ge=1, le=1 << 20)] | None, OnCommandLine(int)
@@ -206,11 +206,11 @@ class EngineOptions(Section):
         description="Schedules prompts in every N-th step only while other requests decode.",
     )
     max_num_queued_reqs: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
-        default=None, description="Turns requests away when N requests wait (vllm-0.33)."
+        default=None, description="Turns requests away when N requests wait (since vllm-0.29)."
     )
     max_num_queued_tokens: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
-        description="Turns requests away when waiting prompts hold N tokens (vllm-0.33).",
+        description="Turns requests away when waiting prompts hold N tokens (since vllm-0.29).",
     )
     max_loras: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
@@ -311,12 +311,12 @@ class EngineOptions(Section):
     prefix_cache_retention_interval: Annotated[Tokens | None, OnCommandLine(int)] = Field(
         default=None,
         description="Sets how far apart cached prefixes of windowed layers may end, beside the "
-        "ends of prompts and shared parts; 0: only there (vllm-0.33).",
+        "ends of prompts and shared parts; 0: only there (since vllm-0.29).",
     )
     prefix_match_unit: Annotated[PositiveTokens | None, OnCommandLine(int)] = Field(
         default=None,
         description="Sets how many tokens apart hits of the prefix cache may end inside of blocks, "
-        "where some layers keep states (vllm-0.33).",
+        "where some layers keep states (since vllm-0.30).",
     )
     reserve_full_isl: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,

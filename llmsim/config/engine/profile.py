@@ -25,7 +25,7 @@ DEFAULT_PROFILES = MappingProxyType({SGLANG: "sglang-0.5.23"})
 """Those of schedulers that another engine has: the release with which its schedule was compared."""
 MODES_OF_DECODES = ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY")
 """Modes of CUDA graphs that capture graphs of decodes apart from those of any batch."""
-PROVEN = ("0.24", "0.28", "0.33")
+PROVEN = ("0.24", "0.25", "0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")
 """Releases of vLLM whose schedule was compared with ours step by step, ascending."""
 EVERY_ARCHITECTURE = "*"
 """In a profile's list of architectures: all of them."""
@@ -39,6 +39,8 @@ V2_FEATURES = (
     "drafts by the size of the batch",
 )
 """Features that a version of Model Runner V2 may lack."""
+LACKED_IN_STAGES = ("drafts by eagle3",)
+"""Those of them that it then lacks in pipeline stages alone."""
 _FOLDER = PRESETS_DIR / "engines"
 
 
@@ -85,7 +87,9 @@ class GraphRule(Struct, frozen=True):
     captures_requests: bool = False
     """Where drafts are verified, as many decodes as sizes have tokens are sizes, too."""
     rounds_to_decodes: bool = True
-    """Sizes are whole decodes; else only those of decodes are (Model Runner V2)."""
+    """Sizes are whole decodes; else only with drafts of Model Runner V1, and Model Runner V2 rounds
+    those of decodes alone.
+    """
     drafting: tuple[range, ...] = ()
     """SGLang's numbers of sequences whose drafts a graph verifies."""
 
@@ -142,10 +146,6 @@ class GraphRule(Struct, frozen=True):
 
     def _up_to(self, most: int) -> Iterator[int]:
         return (size for size in chain(self.first_sizes, *self.ranges) if size <= most)
-
-    def whole(self, sizes: tuple[int, ...], query: int) -> tuple[int, ...]:
-        """The sizes as the engine captures them where decodes have graphs of their own."""
-        return multiples(sizes, query) if self.rounds_to_decodes else sizes
 
     def decodes_up_to(self, sequences: int, query: int) -> tuple[int, ...]:
         """Tokens of SGLang's graphs of decodes of up to so many sequences, which are one of them;
@@ -284,11 +284,20 @@ class V2RunnerRules(Struct, frozen=True):
     """
     alone: bool = False
     """Model Runner V1 does not run asynchronous pipeline stages in this version."""
+    synchronous_drafts: tuple[str, ...] = ()
+    """Methods whose drafts the runner makes, but without asynchronous scheduling."""
 
-    @property
-    def drafts_by_ngram(self) -> bool:
-        """Whether every model's drafts by n-grams come from the devices, which need not wait."""
-        return EVERY_ARCHITECTURE in self.architectures and "drafts by ngram" not in self.lacks
+    def drafts_by(self, method: str) -> bool:
+        """Whether every model's drafts of this method come from this runner, outside of pipeline
+        stages.
+        """
+        feature = f"drafts by {method}"
+        lacking = feature in self.lacks and feature not in LACKED_IN_STAGES
+        return EVERY_ARCHITECTURE in self.architectures and not lacking
+
+    def drafts_ahead_by(self, method: str) -> bool:
+        """Whether asynchronous scheduling goes with drafts of this method from this runner."""
+        return self.drafts_by(method) and method not in self.synchronous_drafts
 
     def takes(self, architectures: tuple[str, ...], *, dense: bool = False) -> bool:
         """Whether the runner is the default for a model of these architectures; `dense` models have
@@ -443,6 +452,14 @@ class EngineProfile(Struct, frozen=True):
         """Whether the rule holds in this version."""
         assert rule in VERSION_RULES, rule
         return rule in self.rules
+
+    def whole_graphs(self, sizes: tuple[int, ...], query: int, method: str) -> tuple[int, ...]:
+        """The sizes as the engine captures them where decodes have graphs of their own; `method`
+        drafts, and empty says that nothing does.
+        """
+        drafts_by_v1 = bool(method) and not self.v2_runner.drafts_by(method)
+        rounds = self.cuda_graphs.rounds_to_decodes or drafts_by_v1
+        return multiples(sizes, query) if rounds else sizes
 
     def device_class(self, hardware: str, memory_bytes: int) -> DeviceClass:
         """The batch defaults of a device.
@@ -636,6 +653,7 @@ def _v2_runner(entry: Mapping[str, Any]) -> V2RunnerRules:
         lacks=tuple(entry.get("lacks", ())),
         dense=entry.get("dense", False),
         alone=entry.get("alone", False),
+        synchronous_drafts=tuple(entry.get("synchronous_drafts", ())),
     )
 
 

@@ -102,7 +102,7 @@ OWN_DEFAULTS: Mapping[str, Any] = {
 """Options that no engine has, and what a profile need not say; the default of each does what the
 engine does.
 
-dp_sync_interval: 32 in vLLM 0.19 and 0.24 (v1/engine/core.py, DPEngineCoreProc).
+dp_sync_interval: 32 in vLLM 0.19 to 0.29 (v1/engine/core.py, DPEngineCoreProc).
 """
 
 KV_OFFLOADING = (

@@ -45,7 +45,7 @@ class SpeculativeConfig(Section):
     num_nextn_predict_layers: Annotated[int, Field(ge=1, le=MAX_DRAFTS)] = Field(
         default=1,
         description="Modules of a head of the method mtp, each of which reads one token further "
-        "(vllm-0.33).",
+        "(since vllm-0.31).",
     )
     parallel_drafting: bool = Field(default=False, description="All drafts come from one pass.")
     num_speculative_tokens_per_batch_size: (

@@ -21,6 +21,8 @@ VERSION_RULES = {
     "0.24 all that hold no blocks.",
     "loads_without_drafts": "KV that a connector loads takes no slots for drafts, whoever drafts.",
     "loads_spare_verification": "A load leaves the blocks free that one verification takes.",
+    "joins_verification": "Blocks that a prompt under way still needs are counted with those of "
+    "its verification, which 0.31 rounds up apart.",
     "holders_first": "Also by priority, requests that hold blocks while they wait start before all "
     "others.",
     "delivers_kv": "Where KV is handed over, also the decode side drops what steps in flight "
@@ -32,14 +34,17 @@ VERSION_RULES = {
     "it, instead of one block of each hit being computed again.",
     "caches_states": "States of linear attention and Mamba layers are cached at the ends of "
     "blocks, where prompts are cut for them.",
+    "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for "
+    "it; earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
     "than they read, and blocks get keys without the last tokens, which are computed again.",
     "counts_running_loras": "Adapters of all running requests take slots of `max_loras`, also of "
     "requests that a step passes over.",
     "encodes_inputs": "A step ends in front of an image or another input of an encoder that its "
     "budget or its cache has no room for; earlier releases were not compared, and count tokens.",
-    "pads_hits": "Also a cached prompt that starts alone takes a whole verification, and not where "
-    "the context ends too soon.",
+    "pads_hits": "Also a cached prompt that starts alone takes a whole verification.",
+    "pads_within_context": "Nobody takes a whole verification where the context ends before the "
+    "token sampled after it; 0.28 lets such a request wait.",
     "paces_itself": "`prefill_schedule_interval` also holds without data-parallel ranks, counted "
     "from the last step with prompts.",
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "

@@ -57,7 +57,7 @@ def _check_engine(deployment: Deployment, group: Group, lowered: "LoweredGroup")
             group,
             f"is given for {group.model_name}, whose layers are of several kinds: "
             f"{engine.engine_profile} stops when their KV cannot be loaded; choose the "
-            "engine_profile vllm-0.33, or remove it",
+            "engine_profile vllm-0.30 or a later one, or remove it",
         )
 
 

@@ -25,6 +25,9 @@ struct VersionRules {
   bool loads_without_drafts = false;
   // A load leaves the blocks free that one verification takes.
   bool loads_spare_verification = false;
+  // Blocks that a prompt under way still needs are counted with those of its verification; else the
+  // verification's are rounded up apart.
+  bool joins_verification = false;
   // Adapters of all running requests take slots, also of those that this step passes over.
   bool counts_running_loras = false;
   // Also by priority, requests that hold blocks while they wait start before all others.

@@ -293,6 +293,7 @@ def _set_limits(limits: "_native.StepLimits", case: Case, profile: EngineProfile
     limits.max_loras = config.get("max_loras", 0)
     limits.paces_itself = profile.schedules_by("paces_itself")
     limits.pads_hits = profile.schedules_by("pads_hits")
+    limits.pads_within_context = profile.schedules_by("pads_within_context")
     limits.prefill_schedule_interval = config.get("prefill_schedule_interval", 1)
     limits.lone_prompt_uncapped = profile.lone_prompt_uncapped
     limits.pads_new_decodes = profile.pads_new_decodes

@@ -11,17 +11,17 @@ namespace llmsim {
 struct StepLimitsConfig {
   std::int32_t long_prefill_token_threshold = 0;  // 0: off
   bool adaptive_threshold =
-      false;  // at least the token budget's share of each request (0.33, option)
+      false;  // at least the token budget's share of each request (0.31, option)
   bool lone_prompt_uncapped =
-      false;  // the threshold does not hold where there is only one request (0.33)
-  std::int32_t input_budget = 0;  // 0.33: tokens and slots of drafts together; 0: no second budget
+      false;  // the threshold does not hold where there is only one request (0.31)
+  std::int32_t input_budget = 0;  // 0.28: tokens and slots of drafts together; 0: no second budget
   std::int32_t draft_slots = 0;   // of each sequence, in the second budget
-  std::int32_t max_num_active_seqs = 0;  // 0.33: that may run; 0: max_num_seqs
+  std::int32_t max_num_active_seqs = 0;  // 0.31: that may run; 0: max_num_seqs
   std::int32_t max_loras = 0;            // adapters of requests in one step; 0: no limit
-  bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.28)
-  // Also where nobody else runs and its prompt was cached; and not where the context ends too soon,
-  // instead of waiting (0.33).
-  bool pads_hits = false;
+  bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.25)
+  bool pads_hits = false;  // also where nobody else runs and its prompt was cached (0.30)
+  // Not where the context ends before the token sampled after it, instead of waiting (0.29).
+  bool pads_within_context = false;
   std::int32_t prefill_schedule_interval =
       1;                      // prompts are computed every so many steps while decodes exist
   bool paces_itself = false;  // counted from the last step with prompts, and not by rounds (0.33)

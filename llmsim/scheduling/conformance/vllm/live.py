@@ -321,7 +321,10 @@ def _without_what_it_lacks(case: Case) -> Case:
     caches_states = config["enable_prefix_caching"] and "kv_windows" in config
     if caches_states and not profile.schedules_by("caches_states"):
         config["kv_windows"] = [one for one in config["kv_windows"] if one != KEEPS_STATE]
+    if "prefix_match_unit" not in profile.options:
         config.pop("prefix_match_unit", None)
+    if not profile.schedules_by("saves_inside_chunks"):
+        config.pop("checkpoint_alignment", None)
     offloads = config.get("connector", {}).get("kind") == OFFLOADING
     if offloads and not profile.schedules_by("offloads"):
         del config["connector"]

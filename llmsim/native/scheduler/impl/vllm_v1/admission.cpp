@@ -14,7 +14,7 @@ void VllmV1::schedule_waiting(Ps now, Batch& batch, StepBudget& budget) {
   if (!batch.empty() || !running_.empty() || parked_.empty() || !parked_.all_ready() ||
       !late_.empty())
     return;
-  // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.28 and
+  // Who has waited for KV lacks slots for drafts, and nobody will ever give any back: vLLM 0.30 and
   // earlier stand still for ever. The first of them begins without.
   parked_.rewind();
   while (parked_.next() >= 0 && !parked_.holds()) parked_.skip();
@@ -182,13 +182,15 @@ VllmV1::Admission VllmV1::load(Ps now, RequestId request, std::int32_t hit, std:
 }
 
 std::int32_t VllmV1::blocks_still_needed() const {
+  const std::int32_t verification = verification_of_loads();
+  const bool joined = config_.rules.joins_verification;
   std::int32_t blocks = 0;
   for (const RequestId request : partly_prefilled_) {
     const Sequence& s = sequences_[request];
-    const std::int32_t tokens = config_.rules.loads_spare_verification
-                                    ? s.num_tokens + verification_of_loads()
-                                    : std::min(s.num_tokens, config_.kv.max_model_len);
+    const std::int32_t whole = std::min(s.num_tokens, config_.kv.max_model_len);
+    const std::int32_t tokens = whole + (joined ? verification : 0);
     blocks += std::max(0, kv_.blocks_for(tokens) - static_cast<std::int32_t>(s.blocks.size()));
+    if (!joined) blocks += kv_.blocks_for(verification);
   }
   return blocks;
 }
@@ -219,7 +221,9 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   const std::int32_t computed = std::min(parked_.loaded(), s.num_tokens - 1);
   if (defers_prompts_ && config_.rules.admits_last_token && computed < s.num_tokens - 1)
     return Admission::kNoRoom;
-  const std::int32_t most = first_tokens(s, computed, budget);
+  std::int32_t most = first_tokens(s, computed, budget);
+  // Nor do drafts pad it.
+  if (!slots_for_drafts) most = std::min(most, s.num_tokens - computed);
   if (most == 0) return Admission::kNoRoom;
   const std::int32_t tokens = cut_prompt(request, s, computed, most);
   if (tokens == 0) return Admission::kPassedOver;
@@ -243,7 +247,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   return Admission::kScheduled;
 }
 
-// vLLM 0.33 keeps the full graph of a step of uniform verifications: who would add one token to it
+// vLLM from 0.25 on keeps the full graph of a step of uniform verifications: who would add one token to it
 // adds as many as the others, or waits for a step with room for them.
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                                   std::int32_t budget) const {
@@ -254,9 +258,9 @@ std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                     padded <= config_.max_num_scheduled_tokens && !some_prompts_run_ &&
                     (some_run_ || (limits.pads_hits && computed > 0));
   if (pads && s.num_tokens - computed == 1) {
-    const std::int32_t ahead = limits.pads_hits ? 1 : 0;  // of the token that is sampled
+    const std::int32_t ahead = limits.pads_within_context ? 1 : 0;  // of the token that is sampled
     const bool fits = computed + padded + ahead <= config_.kv.max_model_len;
-    if (fits || !limits.pads_hits) return fits && padded <= budget ? padded : 0;
+    if (fits || !limits.pads_within_context) return fits && padded <= budget ? padded : 0;
   }
   std::int32_t tokens = s.num_tokens - computed;
   if (prompt_cap_ > 0) tokens = std::min(tokens, prompt_cap_);
