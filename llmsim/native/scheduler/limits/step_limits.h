@@ -19,7 +19,7 @@ struct StepLimitsConfig {
   std::int32_t max_num_active_seqs = 0;  // 0.31: that may run; 0: max_num_seqs
   std::int32_t max_loras = 0;            // adapters of requests in one step; 0: no limit
   bool pads_new_decodes = false;  // who starts with one token takes a whole verification's (0.25)
-  bool pads_hits = false;  // also where nobody else runs and its prompt was cached (0.30)
+  bool pads_hits = false;         // also where nobody else runs and its prompt was cached (0.30)
   // Not where the context ends before the token sampled after it, instead of waiting (0.29).
   bool pads_within_context = false;
   std::int32_t prefill_schedule_interval =
