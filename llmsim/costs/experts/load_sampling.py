@@ -5,6 +5,7 @@ rank, before a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -332,11 +333,16 @@ def sampled_table(
     shown = int(np.searchsorted(axis, min(1024, last), side="right")) - 1
     ps, fullest = [], []
     for pairs, touched in _kernel_loads(routing, op, last, placement):
-        ps.append(np.floor(price(pairs, touched).max(axis=-1) * 1e6 + 0.5).astype(np.int64))
+        ps.append(_fullest_ps((pairs, touched), price))
         fullest.append(float((pairs[:, shown].max(axis=-1) / pairs[:, shown].mean(axis=-1)).mean()))
     return SampledTable(axis, np.stack(ps), routing.seed, provenance, routing.in_order), float(
         np.mean(fullest)
     )
+
+
+def _fullest_ps(loads: tuple[Floats, Floats], price: Price) -> Int64:
+    """What the slowest rank takes, by draws and tokens."""
+    return np.asarray(np.floor(price(*loads).max(axis=-1) * 1e6 + 0.5), np.int64)
 
 
 LAYERS_DRAWN = 4
@@ -347,15 +353,21 @@ def fullest_ratio(op: Moe, last: int, placement: Placement, price: Price) -> Flo
     """By tokens 0..last: the expected time of the fullest rank, where all experts are equally
     likely, as a multiple of that of a rank with the expected load; at least 1.
     """
-    routing = ExpertRouting("RAND", label="UNIFORM")
-    drawn = replace(op, repeat=LAYERS_DRAWN)
-    table, _ = sampled_table(routing, drawn, last, placement, price, 0)
-    counts = table.tokens.astype(np.float64)
-    tokens_per_pair = op.tokens_per_pair
-    even = price(counts / tokens_per_pair, op.touched(counts)) * 1e6
-    fullest = table.ps.mean(axis=(0, 1))
+    counts = token_axis(last).astype(np.float64)
+    even = price(counts / op.tokens_per_pair, op.touched(counts)) * 1e6
+    loads = _uniform_loads(replace(op, repeat=LAYERS_DRAWN), last, placement)
+    fullest = np.stack([_fullest_ps(one, price) for one in loads]).mean(axis=(0, 1))
     ratio = np.divide(fullest, even, out=np.ones_like(even), where=even > 0)
     return np.asarray(np.interp(np.arange(last + 1), counts, np.maximum(ratio, 1.0)))
+
+
+@lru_cache(maxsize=8)
+def _uniform_loads(op: Moe, last: int, placement: Placement) -> tuple[tuple[Floats, Floats], ...]:
+    """`_kernel_loads` where all experts are equally likely, which no constant of a machine changes:
+    a fit or a search prices them again and again.
+    """
+    routing = ExpertRouting("RAND", label="UNIFORM")
+    return tuple(_kernel_loads(routing, op, last, placement))
 
 
 def _kernel_loads(

@@ -53,7 +53,20 @@ def random_case(seed: int, num_requests: int) -> Case:
     if rng.random() < 0.3 and not _OTHER_PLACES & set(config) and config["enable_prefix_caching"]:
         config["connector"] = offloading(rng)
     _chunks(np.random.default_rng([seed, 39]), config)
+    _runner(np.random.default_rng([seed, 40]), config)
     return case
+
+
+def _runner(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Model Runner V2 without pipeline stages; with drafts by n-grams, for which asynchronous
+    scheduling does not wait then.
+    """
+    if "pipeline_parallel_size" in config or rng.random() < 0.6:
+        return
+    if config.get("speculative", {}).get("method") == "ngram":
+        config |= {"use_v2_model_runner": True, "async_scheduling": True}
+    elif _runs_under_v2(config):
+        config["use_v2_model_runner"] = True
 
 
 def _match_unit(rng: np.random.Generator, config: dict[str, Any]) -> None:
@@ -294,15 +307,19 @@ def _pipeline(rng: np.random.Generator, config: dict[str, Any]) -> None:
     With drafts vLLM 0.24 runs these under V2 alone: a step behind one whose drafts are rejected
     would have less than no tokens, which it asserts not to happen.
     """
-    speculative = config.get("speculative")
-    runs = speculative is None or (
-        speculative["method"] == "eagle" and not set(speculative) & set(_NOT_V2)
-    )
-    v2 = runs and bool(rng.random() < 0.6)
-    if speculative is not None and not (v2 and config["async_scheduling"]):
+    v2 = _runs_under_v2(config) and bool(rng.random() < 0.6)
+    if "speculative" in config and not (v2 and config["async_scheduling"]):
         return
     config["pipeline_parallel_size"] = int(rng.integers(2, 5))
     config["use_v2_model_runner"] = v2
+
+
+def _runs_under_v2(config: dict[str, Any]) -> bool:
+    """Whether every release's Model Runner V2 has the drafts of a case."""
+    speculative = config.get("speculative")
+    if speculative is None:
+        return True
+    return speculative["method"] == "eagle" and not set(speculative) & set(_NOT_V2)
 
 
 def _acceptance(rng: np.random.Generator, case: Case, config: dict[str, Any]) -> None:

@@ -330,6 +330,9 @@ def _without_what_it_lacks(case: Case) -> Case:
         del config["connector"]
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
+    by_ngram = config.get("speculative", {}).get("method") == "ngram"
+    if by_ngram and not profile.v2_runner.drafts_ahead_by("ngram"):
+        config |= {"use_v2_model_runner": False, "async_scheduling": False}
     return {**case, "config": config}
 
 
