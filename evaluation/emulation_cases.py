@@ -5,8 +5,9 @@
 
 prints a line for each configuration: its command, and where the first step differs. Layouts, loads
 and options are drawn together, as no test combines them. A configuration that is refused is shown
-with the sentence that says why, and counts neither as equal nor as different. The exit code is 1
-where a configuration differs.
+with the sentence that says why, and counts neither as equal nor as different. Nor does one in which
+nothing moves any more, as where SGLang waits for ever for memory that a prompt will never have. The
+exit code is 1 where a configuration differs.
 """
 
 import json
@@ -25,7 +26,8 @@ from llmsim.emulation.engines import ENGINES
 Draw = Callable[[random.Random], list[str]]
 """Options of one kind, drawn; none where the kind is left to its defaults."""
 OUT_OF_TIME = 900
-REFUSED = 2
+VERDICTS = {2: "refused", 3: "stands still"}
+"""By the exit code of an emulation without a comparison."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +145,13 @@ def case(engine: str, seed: int) -> list[str]:
 
 
 def emulated(engine: str, python: Path, words: Sequence[str]) -> tuple[str, str]:
-    """("equal", its steps), ("different", where) or ("refused", why)."""
+    """("equal", its steps), ("different", where), or one of `VERDICTS` and why."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "llmsim", "emulate", engine, "--json"]
         command += ["--engine-python", str(python), "--run-dir", folder, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=OUT_OF_TIME)
-    if done.returncode == REFUSED:
-        return "refused", done.stderr.strip()
+    if done.returncode in VERDICTS:
+        return VERDICTS[done.returncode], done.stderr.strip()
     if done.returncode != 0:
         return "different", f"exit code {done.returncode}: {done.stderr.strip()}"
     found = json.loads(done.stdout)
