@@ -247,8 +247,8 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   return Admission::kScheduled;
 }
 
-// vLLM from 0.25 on keeps the full graph of a step of uniform verifications: who would add one token to it
-// adds as many as the others, or waits for a step with room for them.
+// vLLM from 0.25 on keeps the full graph of a step of uniform verifications: who would add one
+// token to it adds as many as the others, or waits for a step with room for them.
 std::int32_t VllmV1::first_tokens(const Sequence& s, std::int32_t computed,
                                   std::int32_t budget) const {
   const StepLimitsConfig& limits = config_.limits;
