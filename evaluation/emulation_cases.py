@@ -26,8 +26,9 @@ from llmsim.emulation.engines import ENGINES
 Draw = Callable[[random.Random], list[str]]
 """Options of one kind, drawn; none where the kind is left to its defaults."""
 OUT_OF_TIME = 900
-VERDICTS = {2: "refused", 3: "stands still"}
-"""By the exit code of an emulation without a comparison."""
+REFUSED = 2
+STANDS_STILL = "nothing has moved"
+"""Words of the sentence with which such an emulation ends."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,15 @@ def case(engine: str, seed: int) -> list[str]:
 
 
 def emulated(engine: str, python: Path, words: Sequence[str]) -> tuple[str, str]:
-    """("equal", its steps), ("different", where), or one of `VERDICTS` and why."""
+    """("equal", its steps), ("different", where), ("refused", why) or ("stands still", how)."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "llmsim", "emulate", engine, "--json"]
         command += ["--engine-python", str(python), "--run-dir", folder, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=OUT_OF_TIME)
-    if done.returncode in VERDICTS:
-        return VERDICTS[done.returncode], done.stderr.strip()
+    if done.returncode == REFUSED:
+        return "refused", done.stderr.strip()
+    if STANDS_STILL in done.stderr:
+        return "stands still", done.stderr.strip()
     if done.returncode != 0:
         return "different", f"exit code {done.returncode}: {done.stderr.strip()}"
     found = json.loads(done.stdout)

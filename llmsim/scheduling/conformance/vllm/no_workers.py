@@ -23,8 +23,8 @@ class NoWorkers(Executor):  # type: ignore[misc]
         """Any layout will do (vLLM 0.33)."""
         return [["LBNHC", "LBHNC"]]
 
-    def set_kv_cache_layout(self, layout_name: str, cp_kv_cache_interleave_size: int) -> None:
-        """There is nothing to lay out (vLLM 0.33)."""
+    def set_kv_cache_layout(self, layout_name: str, cp_kv_cache_interleave_size: int = 1) -> None:
+        """There is nothing to lay out (vLLM from 0.31 on, which at first gave the name alone)."""
 
     def compile_or_warm_up_model(self) -> None:
         """There is nothing to warm up (vLLM 0.33)."""
