@@ -176,10 +176,11 @@ def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
     served = _named([one.model_name for one in results.groups], group)
     asked = _named(workload.models, workload.model[rows])
     names = [status.name.lower() for status in Status]
-    numbers = [str(row) for row in range(rows.start, rows.stop)]
+    given_ids = workload.request_id[rows] if workload.request_id else None
+    row_numbers = [str(row) for row in range(rows.start, rows.stop)]
     sessions = workload.session_id[rows] if workload.session_id else [""] * len(group)
     return {
-        "request_id": (workload.request_id[rows] if workload.request_id else numbers, None),
+        "request_id": (given_ids or row_numbers, None),
         "session_id": ([name or None for name in sessions], None),
         "group": (group, group < 0),
         "model": ([mine or wanted for mine, wanted in zip(served, asked, strict=True)], None),

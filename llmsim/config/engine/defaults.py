@@ -8,7 +8,7 @@ from msgspec import Struct
 from llmsim.config.engine.profile import EngineProfile, load_profile, profile_names
 from llmsim.config.engine.schedulers import KINDS, LORA_RANKS, SGLANG, VERSIONED, VLLM
 from llmsim.config.engine.sglang.drafts import with_branches
-from llmsim.config.engine.speculative import resolve_speculation
+from llmsim.config.engine.speculative import Speculation, resolve_speculation
 from llmsim.config.errors import InputError
 
 Positions = dict[str, Callable[[str], str]]
@@ -137,33 +137,8 @@ def settle_speculation(
         if values["scheduler"] == SGLANG:
             slots = 0  # no budget limits its steps of decodes
             speculation = values["speculation"] = with_branches(speculation, values, positions)
-        if speculation.modules > 1 and not profile.schedules_by("reads_ahead"):
-            raise InputError(
-                f"{positions['speculative_config']('speculative_config')} asks for "
-                f"{speculation.modules} modules, which {profile.name} is not modelled with; remove "
-                "num_nextn_predict_layers, or choose the engine_profile vllm-0.31 or a later one"
-            )
-        verified = values["max_num_seqs"] * (1 + speculation.tokens)
-        if values["max_loras"] is not None and tokens < verified:
-            raise InputError(
-                f"{positions['max_loras']('max_loras')} is given, but vLLM runs adapters with "
-                f"drafts only where max_num_batched_tokens, which is {tokens}, holds the "
-                f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
-                "num_speculative_tokens"
-            )
-        by_ngram = speculation.method == "ngram"
-        waits_for_drafts = by_ngram and not profile.v2_runner.drafts_ahead_by("ngram")
-        if waits_for_drafts and values["async_scheduling"]:
-            if "async_scheduling" in positions:
-                raise InputError(
-                    f"{positions['async_scheduling']('async_scheduling')} is true, but "
-                    f"{profile.name} schedules no step ahead of drafts by ngram; remove it, or set "
-                    "it false"
-                )
-            values["async_scheduling"], origin["async_scheduling"] = (
-                False,
-                "off with speculation by ngram",
-            )
+        _check_drafts(speculation, values, positions, profile)
+        _wait_for_drafts(speculation, values, origin, positions, profile)
     given = values["max_num_scheduled_tokens"]
     if given is None:
         values["max_num_scheduled_tokens"] = tokens - slots
@@ -178,6 +153,55 @@ def settle_speculation(
             "max_num_batched_tokens "
             f"{tokens} ({origin['max_num_batched_tokens']}); raise it, or lower max_num_seqs or "
             "num_speculative_tokens"
+        )
+
+
+def _check_drafts(
+    speculation: Speculation,
+    values: Mapping[str, Any],
+    positions: Positions,
+    profile: EngineProfile,
+) -> None:
+    """Raises InputError for modules that the release lacks, and for adapters whose verifications
+    may not fit into a step.
+    """
+    tokens = values["max_num_batched_tokens"]
+    if speculation.modules > 1 and not profile.schedules_by("reads_ahead"):
+        raise InputError(
+            f"{positions['speculative_config']('speculative_config')} asks for "
+            f"{speculation.modules} modules, which {profile.name} is not modelled with; remove "
+            "num_nextn_predict_layers, or choose the engine_profile vllm-0.31 or a later one"
+        )
+    verified = values["max_num_seqs"] * (1 + speculation.tokens)
+    if values["max_loras"] is not None and tokens < verified:
+        raise InputError(
+            f"{positions['max_loras']('max_loras')} is given, but vLLM runs adapters with "
+            f"drafts only where max_num_batched_tokens, which is {tokens}, holds the "
+            f"{verified} tokens of all verifications; raise it, or lower max_num_seqs or "
+            "num_speculative_tokens"
+        )
+
+
+def _wait_for_drafts(
+    speculation: Speculation,
+    values: dict[str, Any],
+    origin: dict[str, str],
+    positions: Positions,
+    profile: EngineProfile,
+) -> None:
+    """No step is scheduled ahead of drafts that come from the host; InputError where asked for."""
+    by_ngram = speculation.method == "ngram"
+    waits_for_drafts = by_ngram and not profile.v2_runner.drafts_ahead_by("ngram")
+    if waits_for_drafts and values["async_scheduling"]:
+        if "async_scheduling" in positions:
+            raise InputError(
+                f"{positions['async_scheduling']('async_scheduling')} is true, but "
+                f"{profile.name} schedules no step ahead of drafts by ngram; remove it, or set "
+                "it false"
+            )
+        values["async_scheduling"], origin["async_scheduling"] = (
+            False,
+            "off with speculation by ngram",
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.conformance.cases import Case
 from llmsim.scheduling.conformance.connectors import FAIL, OFFLOADING, RECOMPUTE
 
@@ -94,9 +95,14 @@ def _chunks(rng: np.random.Generator, config: dict[str, Any]) -> None:
         return
     chunk = int(rng.choice(seen))
     config["kv_windows"] = [-window if window == chunk else window for window in windows]
-    ends_apart = {window for window in config["kv_windows"] if window > 0 or window == -1}
-    if not ends_apart and "prefix_cache_retention_interval" in config:
+    has_ends_of_its_own = any(map(_ends_apart, config["kv_windows"]))
+    if not has_ends_of_its_own and "prefix_cache_retention_interval" in config:
         config["prefix_cache_retention_interval"] = 0  # vLLM refuses one that has no effect
+
+
+def _ends_apart(window: int) -> bool:
+    """Whether cached prefixes of a layer end elsewhere than blocks: of a window, or a state."""
+    return window > 0 or window == KEEPS_STATE
 
 
 def _sizes_differ(config: dict[str, Any]) -> bool:

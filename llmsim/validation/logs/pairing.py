@@ -92,16 +92,16 @@ def _selected(recording: Recording, rows: Int64) -> Recording:
 
 
 def _keys(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The ids, or their numbers where the runs name their requests differently."""
     if set(a) == set(b):
         return a, b
-    numbers = [
-        [match.group(1) if (match := _NUMBER.search(name)) else None for name in ids]
-        for ids in (a, b)
-    ]
-    for ids in numbers:
-        if None in ids or len(set(ids)) < len(ids):
-            return a, b
-    first, second = (
-        [number.lstrip("0") for number in ids if number is not None] for ids in numbers
-    )
-    return first, second
+    first, second = _numbers(a), _numbers(b)
+    return (a, b) if first is None or second is None else (first, second)
+
+
+def _numbers(ids: Sequence[str]) -> list[str] | None:
+    """The last number of each id; None: some id has none, or two have the same."""
+    matches = [_NUMBER.search(name) for name in ids]
+    numbers = [match.group(1) for match in matches if match is not None]
+    tell_apart = len(set(numbers)) == len(ids)
+    return [number.lstrip("0") for number in numbers] if tell_apart else None
