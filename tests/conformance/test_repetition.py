@@ -30,6 +30,28 @@ def test_what_a_scheduler_is_told_ends_the_repetition(told_in_round: int) -> Non
     assert rounds.rests(30) == []
 
 
+def test_a_request_that_comes_in_a_round_does_not_end_the_repetition() -> None:
+    """Where it would have changed anything, the rounds would differ."""
+    rounds = Repetition()
+    for now_ps in (10, 20):
+        assert rounds.rests(now_ps) == []
+        rounds.stepped("a")
+        rounds.added()
+    assert rounds.rests(30) == [10, 20, 30]
+
+
+def test_a_repetition_goes_on_until_somebody_comes_or_tells_something() -> None:
+    for ends in (Repetition.added, Repetition.told):
+        rounds = Repetition()
+        for now_ps in (10, 20, 30):
+            assert not rounds.goes_on
+            rounds.rests(now_ps)
+            rounds.stepped("a")
+        assert rounds.goes_on
+        ends(rounds)
+        assert not rounds.goes_on
+
+
 def test_rounds_that_differ_are_no_repetition() -> None:
     rounds = Repetition()
     assert rounds.rests(10) == []

@@ -51,12 +51,16 @@ class VllmScheduler:
         return int(self._core.batch_queue_size)
 
     def add(self, request: int) -> None:
-        self._repetition.told()
+        self._repetition.added()
         one, longest = self._requests[request], self._scheduler.max_model_len
         self._core.add_request(engine_request(one, longest, self._core.request_block_hasher))
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
-        self._note_repetition(now_ps)
+        if not self._repetition.goes_on:
+            self._note_repetition(now_ps)
+        # vLLM would go round for ever; the simulation ends where nobody comes any more.
+        if self._repetition.goes_on:
+            return [], []
         call = self._loop.next_call()
         if call is None:
             return [], []
@@ -137,6 +141,8 @@ class VllmScheduler:
 
     def pending(self) -> bool:
         """Whether vLLM's engine forms another step, although nobody runs or waits."""
+        if self._repetition.goes_on:
+            return False
         ended = bool(self._scheduler.finished_req_ids)
         return ended or bool(self._connector.has_pending_push_work())
 
