@@ -3,9 +3,10 @@ requests as counters. Nothing ends in eviction of cached blocks here: with a pre
 has to be large.
 """
 
+import random
 from dataclasses import dataclass, field
 
-from scheduling.tiny import Step
+from scheduling.tiny import Options, Step
 
 
 @dataclass(eq=False)
@@ -78,8 +79,7 @@ class Twin:
             one.reusable = 0 if one.started else self.hits(one) * self.size
             if one.started and not one.generates:
                 self.under_way.add(self.first_new(one))
-        fitting = self.one_step(active) if self.utilization else self.to_the_end(active)
-        contexts, generations = self.micro_batch(fitting)
+        contexts, generations = self.schedule(active)
         items: Step = []
         for one in contexts:
             if not one.started:
@@ -94,6 +94,11 @@ class Twin:
         if items:
             self.steps.append(items)
         return bool(items)
+
+    def schedule(self, active: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+        """Which prompts run, with their chunks, and which answers; who is paused is noted."""
+        fitting = self.one_step(active) if self.utilization else self.to_the_end(active)
+        return self.micro_batch(fitting)
 
     def receive(self, one: Sequence, tokens: int) -> None:
         one.computed += tokens
@@ -159,10 +164,13 @@ class Twin:
             if not started:
                 break
             end = started[-1]
-            last = active[end]
-            last.started, last.blocks, last.computed = False, 0, 0
-            self.paused.append((len(self.steps), last.row))
+            self.pause(active[end])
         return fitting
+
+    def pause(self, last: Sequence) -> None:
+        """It gives its blocks back, and computes everything again."""
+        last.started, last.blocks, last.computed = False, 0, 0
+        self.paused.append((len(self.steps), last.row))
 
     def micro_batch(self, fitting: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
         contexts, generations, used = list[Sequence](), list[Sequence](), 0
@@ -201,3 +209,46 @@ class Twin:
                 break
         for one, chunk in chunks.items():
             one.chunk = chunk
+
+
+def drawn(seed: int, kind: type[Twin] = Twin) -> tuple[list[Sequence], Twin]:
+    """Random requests and a scheduler for them."""
+    draw = random.Random(seed)
+    size, reuse = draw.choice([1, 4, 16]), draw.random() < 0.4
+    budget, longest = draw.choice([16, 24, 61, 400]), 200
+    twin = kind(
+        pool=10_000 if reuse else -(-(longest + 40) // size) + draw.randint(0, 40),
+        size=size,
+        budget=budget,
+        max_seqs=draw.randint(1, 12),
+        utilization=draw.random() < 0.5,
+        equal=draw.random() < 0.5,
+        chunked=budget < 400 or draw.random() < 0.5,
+        reuse=reuse,
+    )
+    arrivals = sorted(draw.choice([0, draw.randint(0, 60)]) for _ in range(draw.randint(1, 25)))
+    requests = []
+    for row, arrival in enumerate(arrivals):
+        prompt, first = draw.randint(1, longest), 1 + 100 * draw.randint(0, 2)
+        keys = list(range(first, first + min(prompt // size, draw.randint(0, 9))))
+        answer = draw.randint(1, 40)
+        requests.append(Sequence(row, arrival + row / 1000, prompt, answer, keys))
+    return requests, twin
+
+
+def same(twin: Twin, requests: list[Sequence]) -> Options:
+    """The options of our scheduler for the twin's run."""
+    return Options(
+        "tensorrt_llm",
+        blocks=twin.pool + 1,
+        block_size=twin.size,
+        max_seqs=twin.max_seqs,
+        budget=twin.budget,
+        caching=twin.reuse,
+        keys=[one.keys for one in requests],
+        extra={
+            "chunked_prefill": twin.chunked,
+            "tensorrt_llm_capacity_policy": int(twin.utilization),
+            "tensorrt_llm_chunking_policy": int(twin.equal),
+        },
+    )

@@ -3,12 +3,11 @@
 Blocks have 4 tokens. A batch is (request, tokens, tokens computed before).
 """
 
-import random
 from typing import Any
 
 import pytest
 from scheduling.tiny import Options, preempted, run, schedule
-from tensorrt_llm_twin import Sequence, Twin
+from tensorrt_llm_twin import drawn, same
 
 MAX_UTILIZATION = {"tensorrt_llm_capacity_policy": 1}
 EQUAL_PROGRESS = {"tensorrt_llm_chunking_policy": 1}
@@ -140,50 +139,14 @@ def test_chunks_below_a_block_are_refused() -> None:
         run([(0.0, 4, 1)], tiny(budget=3))
 
 
-def drawn(seed: int) -> tuple[list[Sequence], Twin]:
-    draw = random.Random(seed)
-    size, reuse = draw.choice([1, 4, 16]), draw.random() < 0.4
-    budget, longest = draw.choice([16, 24, 61, 400]), 200
-    twin = Twin(
-        pool=10_000 if reuse else -(-(longest + 40) // size) + draw.randint(0, 40),
-        size=size,
-        budget=budget,
-        max_seqs=draw.randint(1, 12),
-        utilization=draw.random() < 0.5,
-        equal=draw.random() < 0.5,
-        chunked=budget < 400 or draw.random() < 0.5,
-        reuse=reuse,
-    )
-    arrivals = sorted(draw.choice([0, draw.randint(0, 60)]) for _ in range(draw.randint(1, 25)))
-    requests = []
-    for row, arrival in enumerate(arrivals):
-        prompt, first = draw.randint(1, longest), 1 + 100 * draw.randint(0, 2)
-        keys = list(range(first, first + min(prompt // size, draw.randint(0, 9))))
-        answer = draw.randint(1, 40)
-        requests.append(Sequence(row, arrival + row / 1000, prompt, answer, keys))
-    return requests, twin
-
-
 def test_random_runs_are_those_of_the_published_rules() -> None:
     """Batches and pauses of 400 runs, step for step; some of them pause, cut and reuse."""
     pauses = cuts = reused = 0
     for seed in range(400):
         requests, twin = drawn(seed)
-        made = Options(
-            "tensorrt_llm",
-            blocks=twin.pool + 1,
-            block_size=twin.size,
-            max_seqs=twin.max_seqs,
-            budget=twin.budget,
-            caching=twin.reuse,
-            keys=[one.keys for one in requests],
-            extra={
-                "chunked_prefill": twin.chunked,
-                "tensorrt_llm_capacity_policy": int(twin.utilization),
-                "tensorrt_llm_chunking_policy": int(twin.equal),
-            },
+        sim = run(
+            [(one.arrival_ms, one.prompt, one.answer) for one in requests], same(twin, requests)
         )
-        sim = run([(one.arrival_ms, one.prompt, one.answer) for one in requests], made)
         twin.run(requests)
         assert schedule(sim) == twin.steps, seed
         assert preempted(sim) == twin.paused, seed
