@@ -400,8 +400,9 @@ def _shares_of_two_ranks(rows: Columns) -> NDArray[np.float64]:
     """Times of prompts on two expert-parallel ranks as shares of those on one, for each shape and
     count of tokens that was measured on both with whole experts and choices in turn.
     """
-    of_prompts = (rows["num_tokens"] >= OF_A_PROMPT) & (rows["distribution"] == IN_TURN)
-    rows = _kept(rows, of_prompts & (rows["moe_tp_size"] == 1) & (rows["moe_ep_size"] <= 2))
+    tokens, ranks = (rows[name].astype(np.int64) for name in ("num_tokens", "moe_ep_size"))
+    of_prompts = (tokens >= OF_A_PROMPT) & (rows["distribution"] == IN_TURN)
+    rows = _kept(rows, of_prompts & (rows["moe_tp_size"] == 1) & (ranks <= 2))
     columns = [rows[name] for name in (*MODEL_SHAPE, "num_tokens")]
     keys = zip(*(column.tolist() for column in columns), strict=True)
     times: dict[tuple[object, ...], dict[int, float]] = {}
