@@ -25,7 +25,7 @@ KINDS = {
     "experts_queued": "experts, requests wait",
 }
 """What `llmsim.results.error_bars.kind_of` tells apart."""
-LENT_POINTS = 2
+LENT_POINTS = 6
 """As so many points of its own count those of all kinds in the middle and scale of one kind."""
 
 

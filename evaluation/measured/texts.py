@@ -31,7 +31,7 @@ Errors of four kinds of runs have middles and scales of their own: of dense mode
 and with requests that wait in the engine's queue for more than half of the mean TTFT, or others. A
 busy engine hides its host, and its throughput decides its first tokens. Kernels of experts differ
 more between releases, and routers have preferences. A kind's middle is the median of its points,
-and its scale their median distance from it; two points of all kinds are lent to both. The interval
+and its scale their median distance from it; six points of all kinds are lent to both. The interval
 is as many scales wide as nine in ten of all points need.
 
 The target is 85 to 95 %, with a half-width (its median over the points) of at most twice the
