@@ -51,8 +51,9 @@ BESIDE = """## Beside the table
 
 Other published runs, not among the points above: those that gave a constant, those that test
 terms on other loads, and systems that were simulated once, after everything else had been settled
-(`q30_h100_c10` and what follows). `python evaluation/published_constants.py` derives the constants
-again.
+(`q30_h100_c10` and what follows up to `q32vl_l40s_share`; `o20_*` and what follows, which showed
+two errors that were then corrected). `python evaluation/published_constants.py` derives the
+constants of hosts and front ends again.
 """
 WRONG = """## What stays wrong, and why
 
@@ -81,16 +82,18 @@ Causes are what the pages and the differences suggest; none was measured here.
 - `o120_h100_*`: the batch agrees, the steps are too fast.
 - `q14_h100_*` and `q32_h100_*`: the pages' H100 is no H100 SXM. A prompt of 32,000 tokens of
   Qwen3-32B takes 8.2 s, 38 % of the data sheet's rate, and a further token 43.3 ms, 50 % of its
-  bandwidth; Qwen3-14B is read at 45 %. Other cards of these pages reach 60 to 82 % and 67 to 71 %.
+  bandwidth; Qwen3-14B is read at 45 %. Of the same pages an A100 computes at 82 %, and an A100 and
+  another H100 read at 71 and 67 %.
   With the data sheet of an H100 PCIe the errors of throughput fall from +59 to +78 % to +13 to
   +31 %.
 - `q235_h100_*` and `q30_h100_c10`: decodes are too slow. Real routers have preferences: in SGLang
   Qwen3-30B-A3B touches 49 experts (43 to 54, by the task) and Qwen3-235B-A22B 54 with up to 16
   sequences (arXiv 2511.02237, tables 4 and 10), and a router without preferences 82.
-  `--expert-routing-policy ZIPF:s=1.2` touches 51, and brings `q30_h100_c10` within some per cent.
-  It is not the default: the loads of these pages are random tokens, of which nobody counted
-  experts, and `q30_h100_full` is right without it. gpt-oss-120b touches about as many as without
-  preferences: its steps grow from 4 to 32 sequences as those counts do (vLLM's pull request 35551).
+  `--expert-routing-policy ZIPF:s=1.2` touches 51, and brings throughput and TPOT of `q30_h100_c10`
+  within 4 %. It is not the default: the loads of these pages are random tokens, of which nobody
+  counted experts, and `q30_h100_full`, right without it, becomes 29 % too fast. gpt-oss-120b seems to
+  have no preferences: its steps grow with 4 to 32 sequences as the experts do that are touched
+  without any (vLLM's pull request 35551).
   Prompts of `q235_h100_2k` and `q235_h100_4k` are a tenth too slow, too. Part of that is the
   all-reduce of vLLM 0.14's table, which takes 411 us for 64 MiB on eight H100, while 0.19's takes
   362 and NCCL's own 324.
