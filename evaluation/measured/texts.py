@@ -91,9 +91,9 @@ Causes are what the pages and the differences suggest; none was measured here.
   sequences (arXiv 2511.02237, tables 4 and 10), and a router without preferences 82.
   `--expert-routing-policy ZIPF:s=1.2` touches 51, and brings throughput and TPOT of `q30_h100_c10`
   within 4 %. It is not the default: the loads of these pages are random tokens, of which nobody
-  counted experts, and `q30_h100_full`, right without it, becomes 29 % too fast. gpt-oss-120b seems to
-  have no preferences: its steps grow with 4 to 32 sequences as the experts do that are touched
-  without any (vLLM's pull request 35551).
+  counted experts, and `q30_h100_full`, right without it, becomes 29 % too fast.
+  gpt-oss-120b seems to have no preferences: its steps grow with 4 to 32 sequences as the experts do
+  that are touched without any (vLLM's pull request 35551).
   Prompts of `q235_h100_2k` and `q235_h100_4k` are a tenth too slow, too. Part of that is the
   all-reduce of vLLM 0.14's table, which takes 411 us for 64 MiB on eight H100, while 0.19's takes
   362 and NCCL's own 324.
