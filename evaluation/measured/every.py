@@ -37,6 +37,7 @@ ABLATED = (
     "padded_experts",
     "fullest_rank",
     "default_tiles",
+    "sink_attention",
     "weight_only_experts",
     "second_stream",
     "expert_choice",

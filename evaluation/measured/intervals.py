@@ -18,10 +18,15 @@ FEWEST = 10
 """Points without which no interval is stated."""
 
 
-KINDS = {"unqueued": "no request waits long", "queued": "requests wait"}
+KINDS = {
+    "dense_unqueued": "dense models, no request waits long",
+    "experts_unqueued": "experts, no request waits long",
+    "dense_queued": "dense models, requests wait",
+    "experts_queued": "experts, requests wait",
+}
 """What `llmsim.results.error_bars.kind_of` tells apart."""
-LENT_POINTS = 2
-"""As so many points of its own count those of all kinds in the scale of one kind."""
+LENT_POINTS = 6
+"""As so many points of its own count those of all kinds in the middle and scale of one kind."""
 
 
 @dataclass(frozen=True)
@@ -97,26 +102,27 @@ def _log_ratio(row: Row, metric: str) -> float:
 
 
 def _edges(ratios: NDArray[np.float64], kinds: NDArray[np.str_]) -> dict[str, tuple[float, float]]:
-    """Around the median of all, for each kind as many of its scales wide as one more point needs in
-    nine of ten cases (split conformal, normalised).
+    """Around the middle of each kind, as many of its scales wide as one more point needs in nine of
+    ten cases of all kinds (split conformal, normalised).
     """
-    middle = float(np.median(ratios))
-    away = np.abs(ratios - middle)
-    scales = _scales(away, kinds)
+    middles = _medians(ratios, kinds)
+    away = np.abs(ratios - np.array([middles[kind] for kind in kinds]))
+    scales = _medians(away, kinds)
     in_scales = np.sort(away / np.array([scales[kind] for kind in kinds]))
     rank = min(len(in_scales), math.ceil((len(in_scales) + 1) * LEVEL))
     width = float(in_scales[rank - 1])
     return {
-        kind: (middle - width * scale, middle + width * scale) for kind, scale in scales.items()
+        kind: (middles[kind] - width * scale, middles[kind] + width * scale)
+        for kind, scale in scales.items()
     }
 
 
-def _scales(away: NDArray[np.float64], kinds: NDArray[np.str_]) -> dict[str, float]:
-    """The median distance of each kind, which leans on that of all where it has few points."""
-    of_all = float(np.median(away))
+def _medians(values: NDArray[np.float64], kinds: NDArray[np.str_]) -> dict[str, float]:
+    """The median of each kind, which leans on that of all where it has few points."""
+    of_all = float(np.median(values))
     found = {}
     for kind in KINDS:
-        own = away[kinds == kind]
+        own = values[kinds == kind]
         total = float(np.median(own)) * len(own) if len(own) else 0.0
         found[kind] = (total + of_all * LENT_POINTS) / (len(own) + LENT_POINTS)
     return found

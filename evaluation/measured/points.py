@@ -63,6 +63,8 @@ class Point:
 
     gives: str = ""
     """The constant of the simulator that comes from this run; empty: none, or one of `GAVE`."""
+    doubt: str = ""
+    """Why its page's own figures cannot be those of the card that it states; empty: they can."""
 
     @property
     def gave(self) -> str:

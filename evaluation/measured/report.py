@@ -20,7 +20,7 @@ class Row:
     skipped: str = ""
     own_share: float = 1.0
     """Share of the busy time from tables of the device itself."""
-    kind: str = "queued"
+    kind: str = "dense_queued"
     """What `llmsim.results.error_bars.kind_of` says of the run."""
 
 
@@ -102,7 +102,7 @@ def points_markdown(rows: Sequence[Row]) -> str:
     lines += ["", *summary_lines([row for row in rows if row.point.counted]), ""]
     lines += _reasons(rows, "skipped", lambda row: row.skipped)
     lines += _reasons(rows, "not counted, it gave", lambda row: row.point.gave, mark="")
-    lines += _reasons(rows, "grade C", lambda row: row.point.contradiction)
+    lines += _reasons(rows, "grade C", lambda row: row.point.doubt or row.point.contradiction)
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from llmsim.api.preparation.prepare import trial
 from llmsim.cli.run.arguments import checked_options
 from llmsim.config.errors import LlmsimError
 from llmsim.core import PS_PER_S, Results
-from llmsim.results.error_bars import kind_of, own_device_share
+from llmsim.results.error_bars import has_experts, kind_of, own_device_share
 from llmsim.results.requests.metrics import finished_rows
 from llmsim.validation.logs.recording import recording_of
 from measured.points import TRACE, Point, Skipped
@@ -95,7 +95,8 @@ def simulate(
 def _kind(results: Results, ttft_s: float) -> str:
     """The kind of published runs that the run belongs to."""
     waited_ps = results.blame["queue_ps"][finished_rows(results.requests)]
-    return kind_of(float(waited_ps.mean()) / PS_PER_S, ttft_s)
+    experts = has_experts(one.operator for one in results.time_shares)
+    return kind_of(float(waited_ps.mean()) / PS_PER_S, ttft_s, experts=experts)
 
 
 def profile_of(point: Point) -> str:

@@ -102,6 +102,10 @@ class CostRequest(Struct, frozen=True):
     """Measured decodes are raised to what cold KV takes; False: as the silicon database has them
     (`cold_kv` off).
     """
+    sink_attention: bool = True
+    """Prompts of models with attention sinks run on Triton's kernel where FlashAttention has no
+    sinks; False: on FlashAttention, as the silicon database has them (`sink_attention` off).
+    """
     sustained_clock: bool = True
     """Measured matrices take as long as at the clock that the power limit allows; False: as the
     silicon database has them (`sustained_clock` off).

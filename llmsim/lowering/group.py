@@ -33,6 +33,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     FUSED_SCALING,
     PADDED_EXPERTS,
     SECOND_STREAM,
+    SINK_ATTENTION,
     SUSTAINED_CLOCK,
     TOUCHED_EXPERTS,
     WEIGHT_ONLY_EXPERTS,
@@ -417,6 +418,7 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
         touched_experts=TOUCHED_EXPERTS not in disabled,
         padded_experts=PADDED_EXPERTS not in disabled,
         default_tiles=DEFAULT_TILES not in disabled,
+        sink_attention=SINK_ATTENTION not in disabled,
         weight_only_experts=WEIGHT_ONLY_EXPERTS not in disabled,
         second_stream_tokens=0 if SECOND_STREAM in disabled else request.second_stream_tokens,
     )

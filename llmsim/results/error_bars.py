@@ -6,7 +6,7 @@ silicon database with nothing fitted, so that they belong to runs whose times co
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,19 +20,27 @@ LEARNT_FROM = "aiconfigurator-core"
 FIGURES = {"output_throughput": "tok/s", "mean_ttft_ms": "ms TTFT", "mean_tpot_ms": "ms TPOT"}
 QUEUED_SHARE = 0.5
 """The share of the mean TTFT from which on waiting in the engine's queue decides it."""
+EXPERTS = "moe"
+"""The operator of grouped experts."""
 _DIGITS = 6
 
 
-def kind_of(waited: float | None, ttft: float | None) -> str:
-    """The kind of published runs that a run is like: `queued` where waiting in the engine's queue
-    is most of the mean time to the first token, else `unqueued`.
+def kind_of(waited: float | None, ttft: float | None, *, experts: bool) -> str:
+    """The kind of published runs that the run is like: `experts` or `dense` by its models, and
+    `queued` where waiting in the engine's queue is most of the mean time to the first token, else
+    `unqueued`.
 
     A busy engine hides what its host takes, and its throughput decides the first tokens: such runs
-    are nearer to their real systems.
+    are nearer to their real systems. So are those of dense models, of whose kernels releases have
+    changed less, and which no router's preferences speed up or slow down.
     """
-    if not waited or not ttft:
-        return "unqueued"
-    return "queued" if waited > QUEUED_SHARE * ttft else "unqueued"
+    queued = waited is not None and ttft is not None and waited > QUEUED_SHARE * ttft
+    return f"{'experts' if experts else 'dense'}_{'queued' if queued else 'unqueued'}"
+
+
+def has_experts(operators: Iterable[str]) -> bool:
+    """Whether grouped experts are among the operators of a run."""
+    return EXPERTS in operators
 
 
 @cache
@@ -65,7 +73,8 @@ def system_error(
             f"{100 * own:.1f} % of the times are measured on this device, and "
             f"{100 * bars['least_share']:g} % or more of each published system's"
         )
-    kind = kind_of(block["blame"]["queue"]["mean_ms"], block["mean_ttft_ms"])
+    experts = has_experts(one["operator"] for one in block["sources"]["operators"])
+    kind = kind_of(block["blame"]["queue"]["mean_ms"], block["mean_ttft_ms"], experts=experts)
     found: dict[str, Any] = {"level": bars["level"], "kind": kind}
     for name in FIGURES:
         value, bar = block[name], bars["figures"][name]

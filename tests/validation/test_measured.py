@@ -93,7 +93,7 @@ def test_error_bars_hold_on_systems_that_were_left_out(table: Path) -> None:
     ]
     (found,) = intervals(rows)
     assert (found.metric, found.points) == ("tpot", 20)
-    kind = found.kinds["queued"]
+    kind = found.kinds["dense_queued"]
     ratios = [100 * (1 / (1 + row.errors["tpot"] / 100) - 1) for row in rows]
     assert sum(kind.low <= ratio <= kind.high for ratio in ratios) >= 18
     assert 0.7 <= found.covered <= 1 and kind.covered == found.covered
@@ -110,19 +110,21 @@ def test_kinds_of_runs_have_intervals_of_their_own(table: Path) -> None:
             {"tpot": factor * (i - 9.5)},
             kind=kind,
         )
-        for kind, factor in (("queued", 1.0), ("unqueued", 3.0))
+        for kind, factor in (("dense_queued", 1.0), ("experts_unqueued", 3.0))
         for i in range(20)
     ]
     (found,) = intervals(rows)
-    narrow, wide = found.kinds["queued"], found.kinds["unqueued"]
+    narrow, wide = found.kinds["dense_queued"], found.kinds["experts_unqueued"]
     assert 2.2 < (wide.high - wide.low) / (narrow.high - narrow.low) < 3.2
     assert narrow.points == wide.points == 20 and min(narrow.covered, wide.covered) >= 0.8
-    assert "| tpot | requests wait | 20 |" in intervals_markdown([found])
+    assert "| tpot | dense models, requests wait | 20 |" in intervals_markdown([found])
 
 
 def test_runs_are_queued_where_waiting_is_most_of_the_first_token() -> None:
-    assert kind_of(60.0, 100.0) == "queued"
-    assert kind_of(50.0, 100.0) == kind_of(None, 100.0) == kind_of(0.0, None) == "unqueued"
+    assert kind_of(60.0, 100.0, experts=False) == "dense_queued"
+    assert kind_of(60.0, 100.0, experts=True) == "experts_queued"
+    for waited, ttft in ((50.0, 100.0), (None, 100.0), (0.0, None)):
+        assert kind_of(waited, ttft, experts=False) == "dense_unqueued"
 
 
 def test_learnt_error_bars_are_those_that_a_run_reads(table: Path) -> None:
@@ -149,11 +151,14 @@ FIGURES_OF_A_RUN = {"output_throughput": 1000.0, "mean_ttft_ms": 50.0, "mean_tpo
 
 
 def error_of(
-    by_source: dict[str, float], unlike: tuple[str, ...] = (), waited_ms: float = 1.0
+    by_source: dict[str, float],
+    unlike: tuple[str, ...] = (),
+    waited_ms: float = 1.0,
+    operator: str = "gate_up_proj",
 ) -> tuple[Any, str]:
     block = {
         **FIGURES_OF_A_RUN,
-        "sources": {"by_source": by_source},
+        "sources": {"by_source": by_source, "operators": [{"operator": operator}]},
         "blame": {"queue": {"mean_ms": waited_ms}},
     }
     return system_error(block, unlike)
@@ -163,10 +168,11 @@ def test_error_bars_belong_to_times_of_the_silicon_database() -> None:
     error, reason = error_of({OWN: 0.97, "roofline": 0.03})
     assert error is not None and "mean_tpot_ms" not in error and not reason
     bars = learnt()["figures"]["output_throughput"]["kinds"]
-    assert error["output_throughput"]["low"] == pytest.approx(1000 * bars["unqueued"]["low"])
+    assert error["output_throughput"]["low"] == pytest.approx(1000 * bars["dense_unqueued"]["low"])
     queued, _ = error_of({OWN: 1.0}, waited_ms=40.0)
-    assert (error["kind"], queued["kind"]) == ("unqueued", "queued")
-    assert queued["output_throughput"]["low"] == pytest.approx(1000 * bars["queued"]["low"])
+    assert (error["kind"], queued["kind"]) == ("dense_unqueued", "dense_queued")
+    assert error_of({OWN: 1.0}, operator="moe")[0]["kind"] == "experts_unqueued"
+    assert queued["output_throughput"]["low"] == pytest.approx(1000 * bars["dense_queued"]["low"])
     assert error_of({OWN: 0.4, "profile y": 0.6}) == (None, "")
 
 

@@ -154,6 +154,12 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "every rank has the expected load",
             "expectation over random choices, drawn once, at the rates of the cost source",
         ),
+        "sink_attention": Term(
+            "vLLM runs prompts of models with attention sinks on Triton's kernel, where "
+            "FlashAttention 3 is missing",
+            "they run on FlashAttention 2",
+            "one published run of gpt-oss-20b on an A100",
+        ),
         "default_tiles": Term(
             "experts without a tuned file run with the default tiles of the engine's release",
             "they run with those of the release that was measured",
@@ -195,6 +201,7 @@ TOUCHED_EXPERTS = "touched_experts"
 PADDED_EXPERTS = "padded_experts"
 FULLEST_RANK = "fullest_rank"
 DEFAULT_TILES = "default_tiles"
+SINK_ATTENTION = "sink_attention"
 WEIGHT_ONLY_EXPERTS = "weight_only_experts"
 SECOND_STREAM = "second_stream"
 HOST_RANKS = "host_ranks"

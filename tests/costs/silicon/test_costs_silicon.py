@@ -2,6 +2,8 @@
 independent profile.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from msgspec.structs import replace
 
 from llmsim.config.errors import InputError
 from llmsim.core import Provenance
-from llmsim.costs import CompiledCosts, compile_costs
+from llmsim.costs import CompiledCosts, EngineVersions, compile_costs
 from llmsim.costs.experts.routing import parse_expert_routing
 from llmsim.costs.explain import decode_us, prefill_us
 from llmsim.costs.hardware_limits import peak_rates_of
@@ -396,3 +398,26 @@ def test_measured_collectives_of_a_machine_with_slow_links_are_said(
     (note,) = [note for note in notes if "take measured times" in note]
     assert ("that machine's links are slow" in note) == slow
     assert ('"peer_to_peer": true in the instance' in note) == slow
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "changes", "slower"),
+    [
+        ("openai/gpt-oss-20b", "A100", {}, True),
+        ("openai/gpt-oss-20b", "A100", {"engine": EngineVersions(framework="sglang")}, False),
+        ("openai/gpt-oss-20b", "H100", {}, False),
+        ("Qwen/Qwen3-14B", "A100", {}, False),
+    ],
+)
+def test_prompts_with_sinks_run_on_triton_where_flash_attention_has_none(
+    model: str, hardware: str, changes: dict[str, Any], *, slower: bool
+) -> None:
+    """On an A100 some 35 TFLOP/s: twice the time of FlashAttention 2 for whole token budgets."""
+    found = [
+        compile_costs(request(model, hardware, source="silicon", sink_attention=on, **changes))
+        for on in (True, False)
+    ]
+    triton, flash = (split_grid(one.attention).prefill_ps[-1, -1] for one in found)
+    assert (triton > 1.5 * flash) == slower and triton >= flash
+    assert ("sinks on Triton" in found[0].attention.source) == slower
+    assert "sinks on Triton" not in found[1].attention.source

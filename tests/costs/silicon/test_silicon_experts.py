@@ -165,6 +165,26 @@ def test_ranks_with_a_share_of_the_experts_are_as_fast_as_those_with_a_share_of_
     assert times[1] < 1.35 * times[0]
 
 
+@pytest.mark.parametrize("hardware", ["A100", "H100", "H200"])
+@pytest.mark.parametrize("name", ["zai-org/GLM-4.5-Air", "Qwen/Qwen3-30B-A3B"])
+def test_ranks_multiply_no_pairs_of_the_experts_of_others(name: str, hardware: str) -> None:
+    """Rows of SGLang 0.5.10 have the pairs of all ranks on each, and are left out."""
+    tokens, engine = 8192, EngineVersions(framework="sglang", sglang="0.5.10")
+    whole = asked(name, hardware, max_tokens=tokens, engine=engine)
+    shared = asked(name, hardware, tp=4, ep=4, max_tokens=tokens, engine=engine)
+    costs = [compile_costs(found).ops for found in (whole, shared)]
+    one, four = (next(op for op in ops if op.name == "moe") for ops in costs)
+    assert "tp=1, ep=1, " in four.source
+    assert 0.2 < four.ps[tokens] / one.ps[tokens] < 0.4
+
+
+def test_rows_that_split_the_pairs_are_kept() -> None:
+    """Of SGLang's next measured release, and of vLLM's, which halve the pairs on two ranks."""
+    for engine in (EngineVersions(framework="sglang", sglang="0.5.14"), EngineVersions("0.24")):
+        found = asked("Qwen/Qwen3-30B-A3B", "H200", tp=4, ep=4, engine=engine)
+        assert "scaled from" not in of_experts(found)[0]
+
+
 def test_a_sglang_server_has_latent_attention_kernel_by_kernel() -> None:
     """SGLang measured the products of decodes that stand in for the projection of keys and values;
     vLLM measured its module whole.

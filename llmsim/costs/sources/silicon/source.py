@@ -22,7 +22,12 @@ from llmsim.costs.source import (
 )
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
 from llmsim.costs.sources.silicon.attention.dense import AttentionRows, find_rows
-from llmsim.costs.sources.silicon.attention.grid import decode_grid, prefill_grid
+from llmsim.costs.sources.silicon.attention.grid import (
+    SINKS_LABEL,
+    decode_grid,
+    prefill_grid,
+    sinks_on_triton,
+)
 from llmsim.costs.sources.silicon.attention.linear import linear_curve
 from llmsim.costs.sources.silicon.attention.mla import (
     INSIDE,
@@ -241,6 +246,7 @@ class SiliconSource(CostSource):
         kappa, how = skew_q20(self._request, op)
         if not kappa:
             self._notes.append(skew_note(how))
+        on_triton = SINKS_LABEL if sinks_on_triton(self._request) else ""
         split = SplitGrid(
             prefill.q_axis,
             prefill.k_axis,
@@ -256,7 +262,7 @@ class SiliconSource(CostSource):
             repeat=op.repeat,
             grid=split,
             skew_ps_per_token_q20=kappa,
-            source=f"{context.label}; {generation.label}",
+            source=f"{context.label}{on_triton}; {generation.label}",
             skew_source=how,
         )
 

@@ -31,6 +31,13 @@ FA3: 128 at head size 128 (hopper/ templates of the same repository). FlashInfer
 COLD_FACTOR = 2
 """A KV cache this many times the last-level cache is certainly read from memory."""
 PS_PER_US = 1e6
+SINKS_SHARE = 0.11
+"""Of a card's dense rate, what Triton's kernel reaches with attention sinks. gpt-oss-20b on one
+A100 takes 4.41 s for a prompt of 32,000 tokens (vLLM 0.11.0, gpustack performance lab), and 2.11 s
+here with FlashAttention 2, of which the twelve layers that see the whole prompt have 0.6 s. Other
+cards without FlashAttention 3 are assumed to reach the same share.
+"""
+SINKS_LABEL = ", prompts with sinks on Triton"
 DISTURBED = 1.5
 """A call that took so many times as long as one of a longer prompt or cache was disturbed: a few
 rows are up to a hundred times too slow (H100, TensorRT-LLM, four heads: 4 decodes at 4,095 tokens
@@ -87,13 +94,28 @@ def prefill_grid(
     marks[q_axis > lengths[-1], :] = Provenance.EXTRAPOLATED
     least = peak_rates.kv_us((q + k) * op.kv_bytes_per_context_token)
     peak = peak_rates.peak(request.dtypes.activation)
+    pairs = q * k + q * (q + 1) / 2
     if peak:
-        least = np.maximum(
-            least, (q * k + q * (q + 1) / 2) * op.flops_per_context_token / peak * 1e6
-        )
+        least = np.maximum(least, pairs * op.flops_per_context_token / peak * 1e6)
     marks[us < least] = Provenance.ANALYTIC
+    if sinks_on_triton(request):
+        on_triton = pairs * op.flops_per_context_token / (SINKS_SHARE * peak) * 1e6
+        marks[us < on_triton] = Provenance.SCALED
+        least = np.maximum(least, on_triton)
     us = np.maximum.accumulate(np.maximum(us, least), axis=1)
     return PrefillGrid(q_axis, k_axis, to_ps(us), marks)
+
+
+def sinks_on_triton(request: CostRequest) -> bool:
+    """Whether prompts run on Triton's kernel, since the card's FlashAttention knows no sinks.
+
+    FlashAttention 2 has none (vLLM's issues 22331 and 40153); the kernel skips tiles outside of a
+    window since its pull request 24390.
+    """
+    sheet = request.hardware
+    lacks_sinks = sheet is not None and sheet.attention_kernel == "fa2"
+    own = request.engine.framework == "vllm" and request.model.attention_sinks
+    return request.sink_attention and own and lacks_sinks
 
 
 def _cached_part_us(

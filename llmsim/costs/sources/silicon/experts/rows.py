@@ -110,6 +110,12 @@ ALL_TOUCHED = (64, 256)
 """Tokens from, and up to which, choices in turn touch every expert and wait for its weights."""
 FASTEST_READ = 1.1
 """Share of the memory's bandwidth that rows cannot exceed, with a tenth for its data sheet."""
+OF_A_PROMPT = 4096
+"""Tokens from which on products decide the time of experts, not the weights that they read."""
+SLOWEST_HALF = 2.0**-0.5
+"""Share of one rank's time from which on two ranks did not halve the pairs: in the database's
+tables those that halved them take at most 0.69 of it, and the others 0.92 to 1.
+"""
 
 
 class ExpertRows(Struct, frozen=True, eq=False):
@@ -174,6 +180,7 @@ def _with_first_tiles(
             continue
         rows = _kept(rows, kernels & (rows["moe_dtype"] == MOE_DTYPES[op.weight_dtype][0]))
         rows = _kept(rows, untuned_rows(system, sizes_of(rows)))
+        rows = _kept(rows, split_pairs(rows))
         if len(rows["latency"]):
             uneven = _of_mild_power_law(rows)
             rows = _by_routing(rows, _distributions(op, request))
@@ -206,6 +213,7 @@ def _of_dtypes(
             if not bool(keep.any()):
                 continue
             rows = _kept(rows, keep)
+            rows = _kept(rows, split_pairs(rows))
             plausible = touches_all(rows, element_bytes, bytes_per_s)
             label = f"{table.label} {dtype}"
             if bool(plausible.any()):
@@ -370,6 +378,37 @@ def touches_all(rows: Columns, element_bytes: float, bytes_per_s: float) -> NDAr
         if float(np.median(read_per_s[whole])) > FASTEST_READ * bytes_per_s:
             keep &= ~of_model
     return keep
+
+
+def split_pairs(rows: Columns) -> NDArray[np.bool_]:
+    """Which rows' ranks multiplied their own share of the pairs of tokens and experts.
+
+    In SGLang 0.5.10's tables, and in vLLM 0.19's of MXFP4, ranks with a share of the experts
+    multiplied the pairs of all: two, four and eight ranks take almost as long as one.
+    """
+    kernels = rows.get("kernel_source", np.full(len(rows["latency"]), "")).astype(str)
+    keep = np.ones(len(kernels), dtype=np.bool_)
+    for kernel in np.unique(kernels):
+        own = kernels == kernel
+        halves = _shares_of_two_ranks(_kept(rows, own))
+        if len(halves) and float(np.median(halves)) > SLOWEST_HALF:
+            keep &= ~own | (rows["moe_ep_size"] == 1)
+    return keep
+
+
+def _shares_of_two_ranks(rows: Columns) -> NDArray[np.float64]:
+    """Times of prompts on two expert-parallel ranks as shares of those on one, for each shape and
+    count of tokens that was measured on both with whole experts and choices in turn.
+    """
+    tokens, ranks = (rows[name].astype(np.int64) for name in ("num_tokens", "moe_ep_size"))
+    of_prompts = (tokens >= OF_A_PROMPT) & (rows["distribution"] == IN_TURN)
+    rows = _kept(rows, of_prompts & (rows["moe_tp_size"] == 1) & (ranks <= 2))
+    columns = [rows[name] for name in (*MODEL_SHAPE, "num_tokens")]
+    keys = zip(*(column.tolist() for column in columns), strict=True)
+    times: dict[tuple[object, ...], dict[int, float]] = {}
+    for key, rank, latency in zip(keys, rows["moe_ep_size"], rows["latency"], strict=True):
+        times.setdefault(key, {})[int(rank)] = float(latency)
+    return np.array([one[2] / one[1] for one in times.values() if len(one) == 2])
 
 
 def wanted_shape(op: Moe, request: CostRequest) -> MoeShape:
