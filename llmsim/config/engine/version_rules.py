@@ -34,6 +34,8 @@ VERSION_RULES = {
     "it, instead of one block of each hit being computed again.",
     "caches_states": "States of linear attention and Mamba layers are cached at the ends of "
     "blocks, where prompts are cut for them.",
+    "cuts_last_block": "Where states are cached, a prompt that ends with a block is cut in front of "
+    "it, so that its last token can be computed again; earlier releases run it whole.",
     "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for "
     "it; earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
@@ -93,5 +95,6 @@ def kv_tables(
         states = _native.CachedStates()
         states.on, states.checkpoint_alignment = True, checkpoint_alignment
         states.match_unit = match_unit
+        states.cuts_last_block = "cuts_last_block" in rules
         native.states = states
     return native

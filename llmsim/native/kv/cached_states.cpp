@@ -25,7 +25,7 @@ std::int32_t CachedStates::cut(const Sequence& s, std::int32_t start, std::int32
     const std::int32_t aligned = end / block_size_ * block_size_;
     if (aligned > start || block_size_ <= most) end = aligned;
   }
-  const std::int32_t last = inside ? 0 : before(s.num_tokens);
+  const std::int32_t last = inside ? 0 : last_cut(s.num_tokens);
   const std::int32_t next =
       inside || start % block_size_ == 0 ? 0 : (start / block_size_ + 1) * block_size_;
   const std::int32_t shared = junction > start && junction < end

@@ -20,6 +20,9 @@ struct CachedStatesConfig {
   // Prefixes do end there, which all tables must be able to; else the unit only changes where the
   // kernel leaves states inside of chunks. KvTables says so.
   bool matches_tails = false;
+  // A prompt that ends with a block is cut in front of it, whose last token is computed again where
+  // the prompt comes again; else it runs whole.
+  bool cuts_last_block = false;
 };
 
 // A state is kept at the end of a block, and a chunk leaves one where it ends.
@@ -60,6 +63,10 @@ class CachedStates {
   // The last block's end before the last of so many tokens, which is always computed again.
   std::int32_t before(std::int32_t tokens) const {
     return std::max(0, tokens - 1) / block_size_ * block_size_;
+  }
+  // The last place where a prompt of so many tokens is cut for a state.
+  std::int32_t last_cut(std::int32_t tokens) const {
+    return config_.cuts_last_block ? before(tokens) : tokens / block_size_ * block_size_;
   }
   bool saves_inside(std::int32_t start, std::int32_t end, std::int32_t least_end,
                     std::int32_t at) const;
