@@ -1330,6 +1330,43 @@ class ApiServerConfig:
     @chunk_ps.setter
     def chunk_ps(self, arg: int, /) -> None: ...
 
+class BalancerRules:
+    """
+    How a release of vLLM chooses among data-parallel engines; by default as 0.33 does.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def by_requests_in_flight(self) -> bool: ...
+
+    @by_requests_in_flight.setter
+    def by_requests_in_flight(self, arg: bool, /) -> None: ...
+
+    @property
+    def rotates(self) -> bool: ...
+
+    @rotates.setter
+    def rotates(self, arg: bool, /) -> None: ...
+
+    @property
+    def hears_loads(self) -> bool: ...
+
+    @hears_loads.setter
+    def hears_loads(self, arg: bool, /) -> None: ...
+
+    @property
+    def quiet_ps(self) -> int: ...
+
+    @quiet_ps.setter
+    def quiet_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def hears_of_first_requests(self) -> bool: ...
+
+    @hears_of_first_requests.setter
+    def hears_of_first_requests(self, arg: bool, /) -> None: ...
+
 class GroupConfig:
     def __init__(self) -> None: ...
 
@@ -1410,6 +1447,12 @@ class GroupConfig:
 
     @api_server.setter
     def api_server(self, arg: ApiServerConfig, /) -> None: ...
+
+    @property
+    def balancer(self) -> BalancerRules: ...
+
+    @balancer.setter
+    def balancer(self, arg: BalancerRules, /) -> None: ...
 
 def mesh(dimensions: Sequence[tuple[int, int, int]]) -> engine.Topology:
     """
