@@ -8,9 +8,9 @@ namespace llmsim {
 struct BalancerRules {
   // An engine scores by its requests in flight and its KV; else by 4 * waiting + running.
   bool by_requests_in_flight = true;
-  bool rotates = true;       // the scan for the least score begins one engine further each time
-  bool hears_loads = true;   // engines tell the coordinator their loads; else it reports zeros
-  Ps quiet = 0;              // what the coordinator waits at least behind a message
+  bool rotates = true;      // the scan for the least score begins one engine further each time
+  bool hears_loads = true;  // engines tell the coordinator their loads; else it reports zeros
+  Ps quiet = 0;             // what the coordinator waits at least behind a message
   bool hears_of_first_requests = false;  // an API server tells it of its first one behind a report
 };
 

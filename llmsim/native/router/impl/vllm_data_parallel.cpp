@@ -128,7 +128,7 @@ class VllmDataParallel final : public Router {
   struct Client {
     std::vector<Engine> engines;  // by group
     std::vector<std::int64_t>
-        first;  // per model: which candidate is looked at first; -1: not known yet
+        first;              // per model: which candidate is looked at first; -1: not known yet
     bool has_told = false;  // the coordinator, of a request behind its last report
   };
 
