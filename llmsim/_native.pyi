@@ -2183,6 +2183,8 @@ class OffloadingEviction(enum.Enum):
 
     ARC = 1
 
+    LRU_BY_CHUNK = 2
+
 class OffloadingConfig:
     """What a group offloads (vLLM's kv_connector_extra_config)."""
 
@@ -2231,6 +2233,13 @@ class OffloadingConfig:
 
     @sync_load_tokens.setter
     def sync_load_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def offers_again(self) -> bool:
+        """Who starts again offers all of its chunks."""
+
+    @offers_again.setter
+    def offers_again(self, arg: bool, /) -> None: ...
 
     @property
     def prompt_only(self) -> bool:

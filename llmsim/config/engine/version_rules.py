@@ -51,6 +51,10 @@ VERSION_RULES = {
     "whether work is left.",
     "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
     "(kv_offloading_size); earlier releases were not compared.",
+    "ages_requests": "In an LRU pool of offloaded KV, the chunks of a running request are as old "
+    "as its first use of the pool, the last ones first; earlier, each as its own store.",
+    "offers_again": "Who starts again after a preemption offers all of its chunks to the pool of "
+    "offloaded KV again; earlier, those that it had not offered.",
     "tells_failed_requests": "Also models with layers of several kinds go on where KV could not be "
     "loaded, and compute all of the request again; earlier releases stop.",
 }
