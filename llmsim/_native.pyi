@@ -1336,6 +1336,43 @@ class ApiServerConfig:
     @chunk_ps.setter
     def chunk_ps(self, arg: int, /) -> None: ...
 
+class BalancerRules:
+    """
+    How a release of vLLM chooses among data-parallel engines; by default as 0.33 does.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def by_requests_in_flight(self) -> bool: ...
+
+    @by_requests_in_flight.setter
+    def by_requests_in_flight(self, arg: bool, /) -> None: ...
+
+    @property
+    def rotates(self) -> bool: ...
+
+    @rotates.setter
+    def rotates(self, arg: bool, /) -> None: ...
+
+    @property
+    def hears_loads(self) -> bool: ...
+
+    @hears_loads.setter
+    def hears_loads(self, arg: bool, /) -> None: ...
+
+    @property
+    def quiet_ps(self) -> int: ...
+
+    @quiet_ps.setter
+    def quiet_ps(self, arg: int, /) -> None: ...
+
+    @property
+    def hears_of_first_requests(self) -> bool: ...
+
+    @hears_of_first_requests.setter
+    def hears_of_first_requests(self, arg: bool, /) -> None: ...
+
 class GroupConfig:
     def __init__(self) -> None: ...
 
@@ -1416,6 +1453,12 @@ class GroupConfig:
 
     @api_server.setter
     def api_server(self, arg: ApiServerConfig, /) -> None: ...
+
+    @property
+    def balancer(self) -> BalancerRules: ...
+
+    @balancer.setter
+    def balancer(self, arg: BalancerRules, /) -> None: ...
 
 def mesh(dimensions: Sequence[tuple[int, int, int]]) -> engine.Topology:
     """
@@ -2146,6 +2189,8 @@ class OffloadingEviction(enum.Enum):
 
     ARC = 1
 
+    LRU_BY_CHUNK = 2
+
 class OffloadingConfig:
     """What a group offloads (vLLM's kv_connector_extra_config)."""
 
@@ -2194,6 +2239,13 @@ class OffloadingConfig:
 
     @sync_load_tokens.setter
     def sync_load_tokens(self, arg: int, /) -> None: ...
+
+    @property
+    def offers_again(self) -> bool:
+        """Who starts again offers all of its chunks."""
+
+    @offers_again.setter
+    def offers_again(self, arg: bool, /) -> None: ...
 
     @property
     def prompt_only(self) -> bool:

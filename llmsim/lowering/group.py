@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
-from llmsim.config.engine.profile import load_profile
+from llmsim.config.engine.profile import BalancerRules, load_profile
 from llmsim.config.engine.sglang.defaults import with_server_defaults
 from llmsim.config.errors import DoesNotFit
 from llmsim.config.units import ns_to_ps
@@ -695,11 +695,24 @@ def _native_group(
     )
     latency_ps = ns_to_ps(frontend_costs(group.engine, model).latency_ns)
     native.api_latency_ps = group.engine.api_latency_ps + latency_ps
-    native.abort_latency_ps = ns_to_ps(load_profile(group.engine.engine_profile).abort_latency_ns)
+    profile = load_profile(group.engine.engine_profile)
+    native.abort_latency_ps = ns_to_ps(profile.abort_latency_ns)
+    native.balancer = _balancer(profile.balancer, dense=not model.num_experts)
     if not computes_ffns(group):
         native.api_server = api_server(group.engine, model, group.pd_type)
     native.api_latency_per_token_ps = per_token_ps
     native.role = _native.Role.FFN if computes_ffns(group) else ROLES[group.pd_type]
+    return native
+
+
+def _balancer(rules: BalancerRules, *, dense: bool) -> "_native.BalancerRules":
+    native = _native.BalancerRules()
+    native.by_requests_in_flight = rules.by_requests_in_flight
+    native.rotates = rules.rotates
+    native.hears_loads = rules.hears_dense_engines or not dense
+    if dense:
+        native.quiet_ps = ns_to_ps(rules.quiet_ns)
+        native.hears_of_first_requests = rules.hears_of_first_requests
     return native
 
 

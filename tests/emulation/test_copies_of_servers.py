@@ -176,7 +176,9 @@ def test_the_server_has_vllms_own_connector(tmp_path: Path, monkeypatch: Any) ->
 def test_releases_before_the_compared_one_are_refused() -> None:
     stages = engine_stages(of_cluster(CLUSTER.name, *OFFLOADS))
     assert Vllm().release_options("0.33.1", stages) == []
-    with pytest.raises(NotYetError, match=r"vLLM 0\.28\.0 offloads KV by other rules"):
+    with pytest.raises(
+        NotYetError, match=r"vLLM 0\.28\.0 offloads KV by rules that were not compared"
+    ):
         Vllm().release_options("0.28.0", stages)
 
 

@@ -281,6 +281,5 @@ def test_vllm_itself_is_the_simulation(
 ) -> None:
     words = ["emulate", "vllm", "--engine-python", os.environ["LLMSIM_ENGINE_PYTHON"], "--json"]
     given = ["--cluster-config", str(CLUSTER.with_name(name)), "--dataset", DATASET]
-    given += ["--engine-profile", "vllm-0.33", *options]
-    assert main([*words, *given, "--run-dir", str(tmp_path)]) == 0
+    assert main([*words, *given, *options, "--run-dir", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["same_as_run"] is True

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from emulation.test_emulation import of_cluster
 
-from llmsim.config.errors import NotYetError
+from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import ClockPage
@@ -207,8 +207,10 @@ def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     server, _ = two_ranks("--engine-profile", "vllm-0.33")
     stages, vllm = [EngineStage((server,))], Vllm()
     assert vllm.release_options("0.33.0", stages) == ["--dp-sync-interval", "16"]
-    with pytest.raises(NotYetError, match=r"vLLM 0\.24\.0 chooses among data-parallel engines"):
+    with pytest.raises(InputError, match=r"the ranks of vLLM 0\.24\.0 agree in every 32th round"):
         vllm.release_options("0.24.0", stages)
+    server, _ = two_ranks("--engine-profile", "vllm-0.24")
+    assert vllm.release_options("0.24.0", [EngineStage((server,))]) == []
 
 
 @pytest.mark.parametrize(

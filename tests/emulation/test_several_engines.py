@@ -17,7 +17,7 @@ from llmsim.core import KvTransferColumns
 from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
-from llmsim.emulation.in_engine.coordinator import Poller, WholeMilliseconds
+from llmsim.emulation.in_engine.coordinator import Poller, ToTimekeeper, WholeMilliseconds
 from llmsim.emulation.servers.links import Links, Prompts, PushLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.lowering import LoweredDeployment
@@ -87,13 +87,22 @@ class Coordinator(threading.Thread):
                 changed |= one is self._back
 
 
-def run_engine(keeper: Keeper, coordinator: Coordinator, times: list[int]) -> None:
-    """An engine core that reports its load at these times, in ps."""
+def run_engine(
+    keeper: Keeper, coordinator: Coordinator, times: list[int], tells_ps: int | None
+) -> None:
+    """An engine core that reports its load at these times, in ps; at `tells_ps`, an API server
+    tells of a request in its place.
+    """
     channel = Channel(str(keeper.socket_path), 0)
+    server = ToTimekeeper(str(keeper.socket_path))
     for time in times:
         channel.wait(time)
-        channel.reports()
-        coordinator.engine.send(b"x")
+        if time == tells_ps:
+            server.asks("tells")
+            coordinator.api_server.send(b"f")
+        else:
+            channel.reports()
+            coordinator.engine.send(b"x")
         channel.settle()
     channel.wait(times[-1] + 7000 * MS)
     channel.close()
@@ -106,7 +115,9 @@ def run_api_server(keeper: Keeper, coordinator: Coordinator) -> None:
             channel.sendall(b'["knows"]\n')
 
 
-async def reports_of(folder: Path, times: list[int]) -> list[tuple[int, int]]:
+async def reports_of(
+    folder: Path, times: list[int], tells_ps: int | None = None
+) -> list[tuple[int, int]]:
     keeper = Keeper(folder, [NoSteps()])
     async with keeper.listening():
         coordinator = Coordinator(keeper)
@@ -116,7 +127,8 @@ async def reports_of(folder: Path, times: list[int]) -> list[tuple[int, int]]:
             await asyncio.sleep(0.01)
         threading.Thread(target=run_api_server, args=(keeper, coordinator), daemon=True).start()
         waits = asyncio.create_task(keeper.clients_wait(None))
-        await asyncio.wait_for(asyncio.to_thread(run_engine, keeper, coordinator, times), 60)
+        runs = asyncio.to_thread(run_engine, keeper, coordinator, times, tells_ps)
+        await asyncio.wait_for(runs, 60)
         waits.cancel()
     return coordinator.reports
 
@@ -126,6 +138,13 @@ def test_a_coordinator_waits_in_virtual_time(tmp_path: Path) -> None:
     times = [30 * MS + 7, 40 * MS + 5, 250 * MS + 3]
     reports = asyncio.run(reports_of(tmp_path, times))
     assert reports == [(0, 0), (100 * MS + 5, 2), (250 * MS + 3, 3), (5250 * MS + 3, 3)]
+
+
+def test_a_coordinator_hears_of_first_requests(tmp_path: Path) -> None:
+    """Up to vLLM 0.32: they are no news, but the report waits as from any other message."""
+    times = [30 * MS + 7, 40 * MS + 9]
+    reports = asyncio.run(reports_of(tmp_path, times, tells_ps=times[1]))
+    assert reports == [(0, 0), (100 * MS + 9, 1), (5100 * MS + 9, 1)]
 
 
 def test_whole_milliseconds_are_not_rounded(tmp_path: Path) -> None:

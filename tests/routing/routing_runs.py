@@ -70,6 +70,8 @@ class Run:
     api_latency_ps: int = 0
     seed: int = 0
     caching: bool = True
+    balancer: dict[str, Any] = field(default_factory=dict)
+    """Rules of a release of vLLM (`_native.BalancerRules`) that are not those of 0.33."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -108,6 +110,8 @@ class Run:
             group = _native.GroupConfig()
             group.index, group.depth, group.api_latency_ps = index, self.depth, self.api_latency_ps
             group.model = self.models[index % len(self.models)]
+            for name, value in self.balancer.items():
+                setattr(group.balancer, name, value)
             groups.append(_native.GroupSpec(group, scheduler, program()))
         spec = parse_router(router) if isinstance(router, str) else router
         w = self.workload

@@ -194,6 +194,43 @@ def test_vllm_avoids_a_queue_where_kv_is_short() -> None:
     ]  # a tie
 
 
+QUIET = {"by_requests_in_flight": False, "hears_loads": False, "quiet_ps": 50 * MS}
+"""Of vLLM 0.24 to 0.26, whose dense engines tell nobody their load."""
+
+
+@pytest.mark.parametrize(
+    ("rotates", "groups"), [(False, [0, 0, 1, 2, 0, 1, 2, 0]), (True, [0, 1, 2, 0, 1, 2, 0, 1])]
+)
+def test_without_loads_the_balancer_forgets_what_it_sent(rotates: bool, groups: list[int]) -> None:
+    """The coordinator reports 50 ms behind the first request, and 5 s later, that all are idle."""
+    arrivals = [0, *range(200, 1400, 200), 5060]
+    requests = [(at * MS, 16, 400) for at in arrivals]
+    rules = QUIET | {"rotates": rotates, "hears_of_first_requests": True}
+    assert Run(requests, groups=3, balancer=rules).routes("VLLM_DP") == groups
+
+
+@pytest.mark.parametrize(("second_ms", "group"), [(40, 1), (51, 0)])
+def test_the_coordinator_waits_behind_a_message(second_ms: int, group: int) -> None:
+    """Its first report comes after 50 ms, or 50 ms behind a message that came before."""
+    requests = [(0, 16, 400), (second_ms * MS, 16, 1)]
+    assert Run(requests, balancer=QUIET | {"rotates": False}).routes("VLLM_DP") == [0, group]
+    apart = [(30 * MS, 16, 400), ((30 + second_ms) * MS, 16, 1)]
+    rules = QUIET | {"rotates": False, "hears_of_first_requests": True}
+    assert Run(apart, balancer=rules).routes("VLLM_DP") == [0, group]
+
+
+@pytest.mark.parametrize(("tells", "group"), [(False, 0), (True, 2)])
+def test_a_first_request_puts_off_the_next_report(tells: bool, group: int) -> None:
+    """Group 0 ends its requests at 5.36 ms, which is reported at 6.36; a request that the
+    coordinator hears of at 5.9 ms makes that 6.9.
+    """
+    us = MS // 1000
+    requests = [(0, 16, 1), (0, 16, 60), (0, 16, 60), (0, 16, 1)]
+    requests += [(5_900 * us, 16, 60), (6_500 * us, 16, 1)]
+    run = Run(requests, groups=3, balancer={"hears_of_first_requests": tells})
+    assert run.routes("VLLM_DP:period_ms=6") == [0, 1, 2, 0, 1, group]
+
+
 def test_vllm_clients_begin_at_different_engines() -> None:
     assert Run(burst * 4, groups=4).routes("VLLM_DP:clients=4") == [0, 1, 2, 3]
     assert Run(burst * 4, groups=4).routes("VLLM_DP:clients=2") == [0, 2, 1, 3]

@@ -88,7 +88,7 @@ def _not_of(name: str, profile: EngineProfile) -> str:
         # Releases of vLLM from the end of 2025 on have the option; their rules were not compared.
         return (
             f"is modelled by the rules of {', '.join(having)} alone, and not of {profile.name}; "
-            "choose that engine_profile, or keep KV in host memory by prefix_storage CPU "
+            "choose such an engine_profile, or keep KV in host memory by prefix_storage CPU "
             "(docs/explanation/kv_tiers.md)"
         )
     return (

@@ -307,6 +307,23 @@ class V2RunnerRules(Struct, frozen=True):
         return EVERY_ARCHITECTURE in self.architectures or named or (dense and self.dense)
 
 
+class BalancerRules(Struct, frozen=True):
+    """How a release of vLLM chooses among its data-parallel engines (`VLLM_DP`); the defaults are
+    those of 0.33.
+    """
+
+    by_requests_in_flight: bool = True
+    """An engine scores by requests in flight and KV; else by 4 * waiting + running."""
+    rotates: bool = True
+    """Each scan for the least score begins one engine further."""
+    hears_dense_engines: bool = True
+    """Engines of a dense model tell the coordinator their loads; else it reports zeros."""
+    quiet_ns: int = 0
+    """What the coordinator waits at least behind a message about engines of a dense model."""
+    hears_of_first_requests: bool = False
+    """An API server tells the coordinator of its first request behind each report."""
+
+
 class FrontendCosts(Struct, frozen=True):
     """What one process of an API server works, ns, and what passes beside its work."""
 
@@ -436,6 +453,7 @@ class EngineProfile(Struct, frozen=True):
     """The long-prefill threshold does not hold for a request that is alone."""
     rules: tuple[str, ...] = ()
     """Of `VERSION_RULES`, those that hold; none does in vLLM 0.24."""
+    balancer: BalancerRules = BalancerRules()
 
     frontend: Mapping[str, FrontendCosts] = field(default_factory=dict)
     """By endpoint; "chat_harmony" is the chat endpoint of models that it renders without a
@@ -604,6 +622,7 @@ def load_profile(name: str) -> EngineProfile:
         pads_new_decodes=schedule.get("pads_new_decodes", False),
         lone_prompt_uncapped=schedule.get("lone_prompt_uncapped", False),
         rules=_rules(schedule.get("rules", ())),
+        balancer=BalancerRules(**schedule.get("balancer", {})),
     )
 
 

@@ -52,7 +52,11 @@ VERSION_RULES = {
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
     "whether work is left.",
     "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
-    "(kv_offloading_size); earlier releases were not compared.",
+    "(kv_offloading_size); 0.32 and releases before 0.31 were not compared.",
+    "ages_requests": "In an LRU pool of offloaded KV, the chunks of a running request are as old "
+    "as its first use of the pool, the last ones first; earlier, each as its own store.",
+    "offers_again": "Who starts again after a preemption offers all of its chunks to the pool of "
+    "offloaded KV again; earlier, those that it had not offered.",
     "tells_failed_requests": "Also models with layers of several kinds go on where KV could not be "
     "loaded, and compute all of the request again; earlier releases stop.",
 }

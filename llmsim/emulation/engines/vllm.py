@@ -9,7 +9,9 @@ import msgspec
 
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.config.errors import NotYetError
+from llmsim.config.engine.profile import load_profile
+from llmsim.config.engine.schedulers import OWN_DEFAULTS
+from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.devices import drafts_by_sequences
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
@@ -29,10 +31,6 @@ llmsim = llmsim.emulation.in_engine.plugin:platform
 
 [vllm.general_plugins]
 llmsim_clock = llmsim.emulation.in_engine.plugin:general
-"""
-_BALANCED = "vllm-0.33"
-"""The engine profile whose balancer is VLLM_DP, and whose engines alone start waves and offload
-KV as the simulation does.
 """
 _FLAGS = {"policy": "scheduling-policy", "num_gpu_blocks": "num-gpu-blocks-override"}
 """Flags of vLLM whose names are not those of `engine_options`."""
@@ -149,15 +147,15 @@ class Vllm:
         return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
     def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
-        """Options for data-parallel ranks; NotYetError for a release that does not run them as the
-        simulation does.
+        """How often ranks in lock-step agree; NotYetError for a release that does not run what an
+        instance has as the simulation does.
         """
         engine = stages[0].servers[0]
         for server in (one for stage in stages for one in stage.servers):
             _check_release(version, server)
-        if engine.lockstep is not None:
-            return ["--dp-sync-interval", str(engine.lockstep.sync_interval)]
-        return []
+        if engine.lockstep is None:
+            return []
+        return _sync_options(version, engine.lockstep.sync_interval)
 
     def endpoint(self, server: EngineServer) -> Endpoint:
         """OpenAI's, which knows no lengths of encoder inputs."""
@@ -216,20 +214,28 @@ class Vllm:
 
 
 def _check_release(version: str, server: EngineServer) -> None:
-    """NotYetError for what 0.33 alone does as the simulation."""
+    """NotYetError for KV offloading of a release that was not compared."""
     connector = server.connector
-    for is_so, what in (
-        (
-            len(server.groups) > 1,
-            "chooses among data-parallel engines, and wakes ranks in lock-step,",
-        ),
-        (connector is not None and connector["kind"] == OFFLOADING, "offloads KV"),
-    ):
-        if is_so and engine_profile_of(version) != _BALANCED:
-            raise NotYetError(
-                f"--engine-python: vLLM {version} {what} by other rules than 0.33; "
-                "name an interpreter with that"
-            )
+    offloads = connector is not None and connector["kind"] == OFFLOADING
+    if offloads and not load_profile(engine_profile_of(version)).schedules_by("offloads"):
+        raise NotYetError(
+            f"--engine-python: vLLM {version} offloads KV by rules that were not compared; "
+            "name an interpreter with 0.31 or 0.33"
+        )
+
+
+def _sync_options(version: str, interval: int) -> list[str]:
+    """How many rounds lie between two agreements; InputError for a number that is not the one of a
+    release without an option for it.
+    """
+    if "dp_sync_interval" in load_profile(engine_profile_of(version)).defaults:
+        return ["--dp-sync-interval", str(interval)]
+    if interval != OWN_DEFAULTS["dp_sync_interval"]:
+        raise InputError(
+            f"dp_sync_interval is {interval}, but the ranks of vLLM {version} agree in every "
+            f"{OWN_DEFAULTS['dp_sync_interval']}th round; leave it out"
+        )
+    return []
 
 
 def kv_tables_of(group: LoweredGroup) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ class Poller:
         self._answers: Any = None
         self._waits = 0
         self._heard = 0
-        """Messages of engine cores since the last wait."""
+        """Messages of engine cores and API servers since the last wait."""
         self._waves = Waves() if waves is None else waves
 
     def register(self, one: Any, flags: int) -> None:
@@ -76,7 +76,8 @@ class Poller:
             events = self._poller.poll()
             sockets = [one for one in events if one[0] in self._sockets]
             if sockets:
-                self._heard = sum(one is self._sockets[-1] for one, _ in sockets)
+                servers, cores = self._sockets[0], self._sockets[-1]
+                self._heard = sum(one is servers or one is cores for one, _ in sockets)
                 return sockets
             line = self._answers.readline()
             if not line:
@@ -133,11 +134,41 @@ def hook_coordinator(path: str, clock: ClockPage) -> None:
     coordinator.DPCoordinatorProc._send_start_wave = staticmethod(send_start_wave)
 
 
+class ToTimekeeper:
+    """What an API server says to the Timekeeper, over a connection of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+
+    def says(self, kind: str) -> None:
+        """Sends a message."""
+        self._connected().sendall(json.dumps([kind]).encode() + b"\n")
+
+    def asks(self, kind: str) -> None:
+        """Returns when the Timekeeper has heard it."""
+        self.says(kind)
+        if not self._connected().recv(len(b"null\n"), socket.MSG_WAITALL):
+            raise ConnectionError("llmsim emulate has ended")
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(self._path)
+        return self._socket
+
+
 def hook_balancer(path: str) -> None:
-    """Tells the Timekeeper when an API server has the load of its engines."""
+    """Tells the Timekeeper what an API server and the coordinator say to each other."""
     from vllm.v1.engine.core_client import DPAsyncMPClient
 
-    told: list[socket.socket] = []
+    timekeeper = ToTimekeeper(path)
+    _hook_loads(DPAsyncMPClient, timekeeper)
+    _hook_first_requests(DPAsyncMPClient, timekeeper)
+
+
+def _hook_loads(client: Any, timekeeper: ToTimekeeper) -> None:
+    """The API server knows the load of its engines."""
 
     def loads(self: Any) -> Any:
         return self.__dict__["lb_engines"]
@@ -145,11 +176,21 @@ def hook_balancer(path: str) -> None:
     def set_loads(self: Any, value: Any) -> None:
         is_first = "lb_engines" not in self.__dict__
         self.__dict__["lb_engines"] = value
-        if is_first:
-            return
-        if not told:
-            told.append(socket.socket(socket.AF_UNIX))
-            told[0].connect(path)
-        told[0].sendall(b'["knows"]\n')
+        if not is_first:
+            timekeeper.says("knows")
 
-    DPAsyncMPClient.lb_engines = property(loads, set_loads)
+    client.lb_engines = property(loads, set_loads)
+
+
+def _hook_first_requests(client: Any, timekeeper: ToTimekeeper) -> None:
+    """Up to 0.32, the API server tells the coordinator of a request for engines that it takes to be
+    idle.
+    """
+    add = client.add_request_async
+
+    async def add_request_async(self: Any, request: Any) -> None:
+        if hasattr(self, "first_req_send_socket") and not self.engines_running:
+            timekeeper.asks("tells")  # before the engine has the request, and the clock may move
+        await add(self, request)
+
+    client.add_request_async = add_request_async

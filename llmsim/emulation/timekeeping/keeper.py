@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -298,7 +299,7 @@ class Keeper:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         actor, said_bye = None, False
-        hear: _Hear = self._hear_server
+        hear: _Hear = partial(self._hear_server, writer)
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
@@ -487,8 +488,14 @@ class Keeper:
         self.time.waves_under_way += waves * len(self._steps_of)
         self._wake()
 
-    def _hear_server(self, nobody: None, kind: str, rest: list[Any]) -> None:
-        """An API server knows what the coordinator has reported."""
+    def _hear_server(
+        self, writer: asyncio.StreamWriter, nobody: None, kind: str, rest: list[Any]
+    ) -> None:
+        """An API server tells the coordinator of a request, or knows what that has reported."""
+        if kind == "tells":
+            self.time.reports_under_way += 1
+            writer.write(b"null\n")
+            return
         self.time.reports_under_way -= 1
         if self.time.reports_under_way < 0:
             self.fail(NoProgressError("the coordinator of the engines is not under the clock"))

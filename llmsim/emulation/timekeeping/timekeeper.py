@@ -54,7 +54,9 @@ class Timekeeper:
         self.tokens_under_way = 0
         """Given by an engine core, and not yet read by a client."""
         self.reports_under_way = 0
-        """Of an engine core's load, to the coordinator or from there to the API server."""
+        """To the coordinator, of an engine core's load or an API server's request, or from there to
+        the API server.
+        """
         self.waves_under_way = 0
         """Messages of the coordinator that wake engine cores, which they have not received."""
         self.degraded = ""

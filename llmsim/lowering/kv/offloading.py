@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.engine.offloading import EVICTIONS
+from llmsim.config.engine.offloading import eviction_of
 from llmsim.config.engine.options import KV_OFFLOADING_EVICTIONS
+from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.config.units import BYTES_PER_GIB
 from llmsim.lowering.contention import weights_in
@@ -76,7 +77,10 @@ def offloading_config(
     if engine.kv_offloading_size is None:
         return native
     native.blocks_per_chunk = engine.kv_offloading_blocks_per_chunk or 1
-    native.eviction = EVICTIONS[engine.kv_offloading_eviction_policy or KV_OFFLOADING_EVICTIONS[0]]
+    policy = engine.kv_offloading_eviction_policy or KV_OFFLOADING_EVICTIONS[0]
+    profile = load_profile(engine.engine_profile)
+    native.eviction = eviction_of(policy, profile)
+    native.offers_again = profile.schedules_by("offers_again")
     native.prompt_only = engine.kv_offloading_prompt_only is not False
     native.store_threshold = engine.kv_offloading_store_threshold or 0
     sizes = rank_bytes_per_token(model, layout, ledger, dtypes, engine.block_size)

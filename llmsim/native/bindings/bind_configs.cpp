@@ -445,6 +445,15 @@ void bind_configs(nb::module_& m) {
       .def_rw("request_ps", &ApiServerConfig::request)
       .def_rw("prompt_token_ps", &ApiServerConfig::prompt_token)
       .def_rw("chunk_ps", &ApiServerConfig::chunk);
+  nb::class_<BalancerRules>(m, "BalancerRules",
+                            "How a release of vLLM chooses among data-parallel engines; by default "
+                            "as 0.33 does.")
+      .def(nb::init<>())
+      .def_rw("by_requests_in_flight", &BalancerRules::by_requests_in_flight)
+      .def_rw("rotates", &BalancerRules::rotates)
+      .def_rw("hears_loads", &BalancerRules::hears_loads)
+      .def_rw("quiet_ps", &BalancerRules::quiet)
+      .def_rw("hears_of_first_requests", &BalancerRules::hears_of_first_requests);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)
@@ -459,7 +468,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("api_latency_ps", &GroupConfig::api_latency)
       .def_rw("abort_latency_ps", &GroupConfig::abort_latency)
       .def_rw("api_latency_per_token_ps", &GroupConfig::api_latency_per_token)
-      .def_rw("api_server", &GroupConfig::api_server);
+      .def_rw("api_server", &GroupConfig::api_server)
+      .def_rw("balancer", &GroupConfig::balancer);
 }
 
 void bind_expanded(nb::module_& m) {

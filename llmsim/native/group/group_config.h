@@ -6,6 +6,7 @@
 
 #include "base/types.h"
 #include "group/api/api_server.h"
+#include "group/balancer_rules.h"
 
 namespace llmsim {
 
@@ -29,6 +30,7 @@ struct GroupConfig {
   std::int64_t max_queued_tokens = 0;    // of prompts that wait, together; 0: no limit
   Ps api_latency_per_token = 0;          // and more of it for each token of its prompt
   ApiServerConfig api_server;            // work of its API server's processes
+  BalancerRules balancer;                // of the release that it runs
   std::shared_ptr<const OffloadConfig> offload{};  // null: weights and KV are on its devices
   std::shared_ptr<const Drafter>
       drafter{};  // who proposes drafts; null: nobody, or not on its devices

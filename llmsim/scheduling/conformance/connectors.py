@@ -22,10 +22,13 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim import _native
-from llmsim.config.engine.offloading import EVICTIONS
+from llmsim.config.engine.offloading import EVICTIONS, eviction_of
+from llmsim.config.engine.profile import load_profile
 from llmsim.core import PS_PER_NS
 
 BYTES_PER_TOKEN = 1000
+NEWEST = "vllm-0.33"
+"""The engine profile of recordings with offloading that name none."""
 HANDOVER, POOL, OFFLOADING = "handover", "pool", "offloading"
 RECOMPUTE, FAIL = "recompute", "fail"
 
@@ -128,7 +131,9 @@ def offloading_config(case: Case) -> "_native.OffloadingConfig":
     if connector.get("kind") != OFFLOADING:
         return native
     native.num_chunks = connector["pool_chunks"]
-    native.eviction = EVICTIONS[connector["eviction"]]
+    profile = load_profile(case["resolved"].get("engine_profile", NEWEST))
+    native.eviction = eviction_of(connector["eviction"], profile)
+    native.offers_again = profile.schedules_by("offers_again")
     native.store_threshold = connector["store_threshold"]
     native.blocks_per_chunk = connector["chunk_blocks"]
     native.prompt_only = connector["prompt_only"]
@@ -138,12 +143,11 @@ def offloading_config(case: Case) -> "_native.OffloadingConfig":
 
 def offloading_options(native: "_native.OffloadingConfig") -> Case:
     """The options of a case's connector that this is made from."""
-    names = {value: name for name, value in EVICTIONS.items()}
     return {
         "kind": OFFLOADING,
         "pool_chunks": native.num_chunks,
         "chunk_blocks": native.blocks_per_chunk,
-        "eviction": names[native.eviction],
+        "eviction": EVICTIONS[native.eviction],
         "store_threshold": native.store_threshold,
         "prompt_only": native.prompt_only,
         "sync_load_tokens": native.sync_load_tokens,

@@ -52,7 +52,8 @@ static void bind_outside_copies(nb::module_& m) {
 void bind_kv_offloading(nb::module_& m) {
   nb::enum_<OffloadingEviction>(m, "OffloadingEviction")
       .value("LRU", OffloadingEviction::kLru)
-      .value("ARC", OffloadingEviction::kArc);
+      .value("ARC", OffloadingEviction::kArc)
+      .value("LRU_BY_CHUNK", OffloadingEviction::kLruByChunk);
   nb::class_<OffloadingConfig>(m, "OffloadingConfig",
                                "What a group offloads (vLLM's kv_connector_extra_config).")
       .def(nb::init<>())
@@ -74,6 +75,8 @@ void bind_kv_offloading(nb::module_& m) {
       .def_rw("blocks_per_chunk", &OffloadingConfig::blocks_per_chunk)
       .def_rw("sync_load_tokens", &OffloadingConfig::sync_load_tokens,
               "Tokens that a step loads and waits for, at most; others are parked meanwhile.")
+      .def_rw("offers_again", &OffloadingConfig::offers_again,
+              "Who starts again offers all of its chunks.")
       .def_rw("prompt_only", &OffloadingConfig::prompt_only, "Chunks of answers are not stored.");
   nb::class_<GroupCopiesConfig>(m, "OffloadingCopies",
                                 "How a group's KV comes to host memory and back.")

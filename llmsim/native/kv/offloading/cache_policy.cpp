@@ -11,7 +11,7 @@ namespace {
 
 // Requests that run share one rank for all of their chunks, of which the last ones go first; when a
 // request has finished, its chunks are the newest, again from the last one to the first.
-class LruPolicy final : public CachePolicy {
+class LruPolicy : public CachePolicy {
  public:
   void inserted(const OffloadedChunk& chunk, ChunkAccess& request) override {
     ranks_[chunk.key] = {rank_of(request), -chunk.place};
@@ -45,6 +45,9 @@ class LruPolicy final : public CachePolicy {
     return true;
   }
 
+ protected:
+  void rank_newest(Key key) { ranks_[key] = {++next_, 0}; }
+
  private:
   using Rank = std::pair<std::int64_t, std::int32_t>;
   using Place = std::pair<Rank, Key>;
@@ -62,6 +65,13 @@ class LruPolicy final : public CachePolicy {
   std::int64_t next_ = 0;
   std::unordered_map<Key, Rank> ranks_;
   std::set<Place> order_;  // of those that no transfer uses
+};
+
+// Up to vLLM 0.32: the chunks of a request that runs are as old as they were written.
+class LruByChunk final : public LruPolicy {
+ public:
+  void inserted(const OffloadedChunk& chunk, ChunkAccess&) override { rank_newest(chunk.key); }
+  void accessed(std::span<const OffloadedChunk>, ChunkAccess&, const HeldChunks&) override {}
 };
 
 // Adaptive Replacement Cache (N. Megiddo and D. Modha, FAST 2003): chunks that were used once and
@@ -159,6 +169,7 @@ class ArcPolicy final : public CachePolicy {
 
 std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks) {
   if (kind == OffloadingEviction::kArc) return std::make_unique<ArcPolicy>(num_chunks);
+  if (kind == OffloadingEviction::kLruByChunk) return std::make_unique<LruByChunk>();
   return std::make_unique<LruPolicy>();
 }
 

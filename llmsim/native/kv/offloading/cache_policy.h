@@ -50,7 +50,7 @@ class CachePolicy {
                      const HeldChunks& held, std::vector<Key>& victims) = 0;
 };
 
-enum class OffloadingEviction : std::uint8_t { kLru, kArc };
+enum class OffloadingEviction : std::uint8_t { kLru, kArc, kLruByChunk };
 
 // For a pool of so many chunks.
 std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks);

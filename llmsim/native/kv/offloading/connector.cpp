@@ -35,7 +35,7 @@ std::vector<OffloadedChunk> OffloadingConnector::chunks_of(RequestId request, st
 std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
   Request& one = requests_[request];
   one.blocks.clear();
-  one.num_stored = 0;
+  if (config_.offers_again) one.num_stored = 0;
   loads_in_step_.erase(request);
   const auto later = [this] {
     ++counters_.deferred_lookups;

@@ -34,6 +34,7 @@ struct OffloadingConfig {
   std::int32_t blocks_per_chunk = 1;
   bool prompt_only = true;            // chunks of answers are not stored
   std::int64_t sync_load_tokens = 0;  // that a step loads and waits for, at most
+  bool offers_again = true;           // who starts again offers all of its chunks
 };
 
 class OffloadingConnector final : public KvBelow {

@@ -1,6 +1,7 @@
-// VLLM_DP: the balancer of vLLM 0.33 between its data-parallel engines (v1/engine/core_client.py,
-// DPLBAsyncMPClient).
+// VLLM_DP: the balancer of vLLM between its data-parallel engines (v1/engine/core_client.py,
+// DPLBAsyncMPClient), with the rules of the release that the groups run (BalancerRules).
 #include <algorithm>
+#include <utility>
 
 #include "router/registry.h"
 
@@ -21,6 +22,7 @@ Ps whole_ms(Ps time) { return time / kPsPerMs * kPsPerMs; }
 //
 // The coordinator starts with the run. It counts whole milliseconds, and waits for the rest of a
 // period from each message on: its report comes so much into a millisecond as the last message.
+// Messages of API servers, which tell of a first request behind a report, are no news to report.
 class VllmDataParallel final : public Router {
  public:
   VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
@@ -29,8 +31,9 @@ class VllmDataParallel final : public Router {
   }
 
   void group_added(Group& group) override {
+    if (groups_.empty()) rules_ = group.config().balancer;
     groups_.push_back(&group);
-    group.publish_load();
+    if (rules_.hears_loads) group.publish_load();
     const auto models = static_cast<std::size_t>(group.config().model) + 1;
     for (Client& client : clients_) {
       client.engines.resize(groups_.size());
@@ -44,15 +47,17 @@ class VllmDataParallel final : public Router {
   // load and be reported at once, unless a period has to pass first.
   bool look(Ps next_event) override {
     for (Ps due = next_report(); due < next_event; due = next_report()) {
-      const bool idle = heard() <= reported_at_;
+      const bool idle = !has_news();
       report(idle ? due + (next_event - 1 - due) / kIdlePeriod * kIdlePeriod : due);
     }
-    next_look_ = std::max(next_event, whole_ms(reported_at_) + period_);
+    const Ps earliest = reported_at_ < 0 ? 0 : whole_ms(reported_at_) + period_;
+    next_look_ = std::max(next_event, earliest);
     return true;
   }
 
-  std::size_t route(RequestId request, Ps, std::span<Group* const> candidates) override {
+  std::size_t route(RequestId request, Ps now, std::span<Group* const> candidates) override {
     Client& client = client_of(request);
+    if (rules_.hears_of_first_requests && !std::exchange(client.has_told, true)) told_at_ = now;
     const auto n = static_cast<std::int64_t>(candidates.size());
     std::int64_t& first = client.first[static_cast<std::size_t>(candidates[0]->config().model)];
     if (first < 0)
@@ -68,7 +73,7 @@ class VllmDataParallel final : public Router {
       best = i;
       least = other;
     }
-    first = (first + 1) % n;  // so that ties do not favour an engine
+    if (rules_.rotates) first = (first + 1) % n;  // so that ties do not favour an engine
     Engine& chosen = client.engines[index_of(*candidates[best])];
     chosen.waiting += num_clients();
     ++chosen.in_flight;
@@ -84,23 +89,29 @@ class VllmDataParallel final : public Router {
  private:
   // When the coordinator last heard of an engine.
   Ps heard() const {
+    if (!rules_.hears_loads) return 0;
     Ps last = 0;
     for (const Group* group : groups_) last = std::max(last, group->load().at);
     return last;
   }
 
+  bool has_news() const { return heard() > reported_at_; }
+
   // When it reports, with what has happened so far.
   Ps next_report() const {
-    if (reported_at_ < 0) return 0;
-    const Ps last = heard();
-    if (last <= reported_at_) return reported_at_ + kIdlePeriod;
-    return std::max(whole_ms(last), whole_ms(reported_at_) + period_) + last % kPsPerMs;
+    const Ps heard_at = std::max(heard(), told_at_);
+    if (reported_at_ < 0) return rules_.quiet > 0 ? heard_at + rules_.quiet : 0;
+    const Ps last = std::max(heard_at, reported_at_);
+    const Ps period = has_news() ? period_ : kIdlePeriod;
+    const Ps due = std::max(whole_ms(last), whole_ms(reported_at_) + period) + last % kPsPerMs;
+    return last > reported_at_ ? std::max(due, last + rules_.quiet) : due;
   }
 
   void report(Ps now) {
     reported_at_ = now;
+    for (Client& client : clients_) client.has_told = false;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
-      const PublishedLoad& load = groups_[i]->load();
+      const PublishedLoad load = rules_.hears_loads ? groups_[i]->load() : PublishedLoad{};
       for (Client& client : clients_) {
         Engine& engine = client.engines[i];
         engine.waiting = load.waiting;
@@ -117,7 +128,8 @@ class VllmDataParallel final : public Router {
   struct Client {
     std::vector<Engine> engines;  // by group
     std::vector<std::int64_t>
-        first;  // per model: which candidate is looked at first; -1: not known yet
+        first;              // per model: which candidate is looked at first; -1: not known yet
+    bool has_told = false;  // the coordinator, of a request behind its last report
   };
 
   std::int64_t num_clients() const { return static_cast<std::int64_t>(clients_.size()); }
@@ -131,13 +143,16 @@ class VllmDataParallel final : public Router {
   // A queue at an engine short of KV drains slowly: up to three times its length more.
   double score(const Client& client, const Group& group) const {
     const Engine& e = client.engines[index_of(group)];
+    if (!rules_.by_requests_in_flight) return static_cast<double>(4 * e.waiting + e.running);
     const auto busy =
         static_cast<double>(std::max(num_clients() * e.in_flight, e.waiting + e.running));
     return busy + static_cast<double>(e.waiting) * 6.0 * std::max(0.0, e.kv_usage - 0.5);
   }
 
   Ps period_;
+  BalancerRules rules_;
   Ps reported_at_ = -1;  // -1: not yet
+  Ps told_at_ = -1;      // when an API server last told of a request; -1: never
   std::vector<Client> clients_;
   std::vector<std::int32_t> sent_to_;  // group of each request, or -1
   std::vector<const Group*> groups_;   // by index

@@ -344,15 +344,18 @@ def _with_all(case: Case, **fields: Any) -> Case:
 def _connector_for(profile: EngineProfile, case: Case) -> dict[str, Any]:
     """The connector of a case as the release has it.
 
-    We do not follow 0.24 where a prompt whose last step is in flight loses its blocks, since it
-    then hands over what it has given back: there, no prompt is preempted. Nor do we know which
-    loads fail where layers keep states, unless the release tells.
+    Loads within a step are an option of 0.33. We do not follow 0.24 where a prompt whose last
+    step is in flight loses its blocks, since it then hands over what it has given back: there,
+    no prompt is preempted. Nor do we know which loads fail where layers keep states, unless the
+    release tells.
     """
     connector: dict[str, Any] = dict(case["config"]["connector"])
     if connector.get("kind") == HANDOVER and not profile.schedules_by("delivers_kv"):
         size = case["config"]["block_size"]
         blocks = (-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
         connector["prefill_blocks"] += sum(blocks)
+    if "kv_offloading_sync_load_budget_bytes" not in profile.options:
+        connector.pop("sync_load_tokens", None)
     if connector.get("state_bytes") and not profile.schedules_by("tells_failed_requests"):
         connector.pop("load_failures", None)
     return connector

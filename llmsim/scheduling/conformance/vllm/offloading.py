@@ -37,7 +37,10 @@ def copies_of(meta: Any, block_size: int) -> CopiesOfStep:
     def copy(job: int, one: Any, spec: Any) -> Copy:
         return Copy(job, one.req_id, len(spec.block_ids) * block_size)
 
-    loads = [(one.sync, copy(job, one, one.dst_spec)) for job, one in meta.load_jobs.items()]
+    loads = [
+        (getattr(one, "sync", False), copy(job, one, one.dst_spec))
+        for job, one in meta.load_jobs.items()
+    ]
     return CopiesOfStep(
         [one for waits, one in loads if not waits],
         [one for waits, one in loads if waits],
