@@ -226,12 +226,15 @@ class HeardChannel:
 
     def __init__(self) -> None:
         self.said: list[Any] = []
+        self._goes_on = threading.Event()
 
-    def park(self) -> None:
-        self.said.append("park")
+    def dozes(self, until_ps: int | None = None) -> None:
+        self._goes_on.clear()
+        self.said.append("doze")
 
     def unpark(self) -> None:
         self.said.append("unpark")
+        self._goes_on.set()
 
     def received(self, name: str, tokens: int) -> None:
         self.said.append((name, tokens))
@@ -247,9 +250,10 @@ class HeardChannel:
 
     def settles(self) -> None:
         self.said.append("settle")
+        self._goes_on.set()
 
     def goes_on(self) -> None:
-        pass
+        assert self._goes_on.wait(10)
 
     def asked_for(self) -> None:
         self.said.append("asked for")
@@ -259,6 +263,7 @@ class HeardChannel:
 
     def close(self) -> None:
         self.said.append("bye")
+        self._goes_on.set()
 
 
 class Letters(Messages):
@@ -281,15 +286,15 @@ def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
     messages: queue.Queue[str] = queue.Queue()
 
     class Hears(HeardChannel):
-        def park(self) -> None:
-            super().park()
+        def dozes(self, until_ps: int | None = None) -> None:
+            super().dozes()
             messages.put("a")
 
     channel = Hears()
     inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
-    assert channel.said == ["park", "unpark", ("a", 3)]
+    assert channel.said == ["doze", "unpark", ("a", 3)]
     with pytest.raises(IndexError):
         inbox.take()
     messages.put("end")
@@ -324,7 +329,10 @@ def test_a_client_that_leaves_wakes_the_scheduler() -> None:
     while channel.said[-1] != "bye":
         inbox.park()
         inbox.take()
-    assert [said for said in channel.said if "park" not in said] == [("left", "a"), "bye"]
+    assert [said for said in channel.said if said not in ("doze", "unpark")] == [
+        ("left", "a"),
+        "bye",
+    ]
 
 
 def test_a_question_is_answered_before_anything_else_comes() -> None:
@@ -336,7 +344,7 @@ def test_a_question_is_answered_before_anything_else_comes() -> None:
     inbox.settle()
     assert inbox.take() == "state?"
     inbox.settle()
-    assert channel.said == ["park", "unpark", "asked for", "answers", "settle"]
+    assert channel.said == ["doze", "unpark", "asked for", "answers", "settle"]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:
