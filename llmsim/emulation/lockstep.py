@@ -47,15 +47,13 @@ class Rounds:
         member: int,
         batch: Batch,
         now_ps: int,
-        formed_ps: int | None = None,
         ready_ps: int = 0,
     ) -> int:
-        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. None:
-        it is formed now. All ranks wait until it may begin, `ready_ps`.
+        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. All
+        ranks wait until it may begin, `ready_ps`.
         """
         one = self._members[member]
-        formed = now_ps if formed_ps is None else formed_ps
-        one.offered.append(_Offered(formed, batch, ready_ps))
+        one.offered.append(_Offered(now_ps, batch, ready_ps))
         number = len(one.ends_ps) + len(one.offered) - 1
         while all(each.offered for each in self._members):
             self._begin(now_ps)
@@ -86,8 +84,6 @@ class RankDevices:
     def __init__(self, group: LoweredGroup, model: Model, rounds: Rounds, member: int) -> None:
         self._depth, self._host_loads = group.native.depth, HostLoads(group)
         self._model, self._rounds, self._member = model, rounds, member
-        self._formed_ps: int | None = None
-        """When the next batch is formed, if before it is offered."""
 
     @property
     def schedule(self) -> Schedule:
@@ -108,15 +104,13 @@ class RankDevices:
         lock-step encode nothing.
         """
         batch, tokens = answered(self._model, items)
-        formed_ps, self._formed_ps = self._formed_ps, None
         sizes = [(tokens, before, 0) for _, tokens, before in batch]
         ready_ps = self._host_loads.ready_ps(sizes, waits)
-        number = self._rounds.offer(self._member, batch, now_ps, formed_ps, ready_ps)
+        number = self._rounds.offer(self._member, batch, now_ps, ready_ps)
         return Begun(number, tokens, now_ps)
 
     def forms(self, now_ps: int) -> None:
-        """The next batch is formed, and waits for other ranks."""
-        self._formed_ps = now_ps
+        """Ranks in lock-step offer a batch when it is formed."""
 
     def drafts(self) -> list[int]:
         """Ranks in lock-step propose none."""

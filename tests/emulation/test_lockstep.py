@@ -56,19 +56,6 @@ def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     assert second.schedule.items == []
 
 
-def test_a_batch_that_waits_is_of_when_it_was_formed() -> None:
-    """A rank of SGLang's forms it before it meets the others; the round begins behind that."""
-    _, (first, second) = two_ranks()
-    first.forms(5)
-    first.step(items(0, 100, 0), 9)
-    assert second.step(items(1, 100, 0), 9) == (0, [[7]], 9)
-    assert first.schedule.formed_ps == [5] and second.schedule.formed_ps == [9]
-    _, (third, fourth) = two_ranks()
-    third.step(items(0, 100, 0), 9)
-    fourth.step(items(1, 100, 0), 9)
-    assert first.schedule.end_ps == third.schedule.end_ps
-
-
 def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
     """A dummy waits for the experts of the other rank's batch."""
     ends = []

@@ -411,7 +411,7 @@ def test_ranks_of_a_role_are_one_server(ranks: tuple[int, int], tmp_path: Path) 
 
 def test_a_routers_ranks_are_those_of_all_servers(tmp_path: Path) -> None:
     prepared = of_sglang(cluster=ranks_by_role(tmp_path, (2, 1)))
-    with pytest.raises(NotYetError, match="^--request-routing-policy"):
+    with pytest.raises(NotYetError, match=r"^--request-routing-policy"):
         engine_stages(prepared)
 
 

@@ -225,11 +225,9 @@ class Channel:
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
-    def meet(self, *, begins: bool = False) -> None:
-        """Returns when all ranks in lock-step have come here; `begins`: the next batch is formed of
-        what this rank knows now.
-        """
-        self._asked(["meet", begins])
+    def meet(self) -> None:
+        """Returns when all ranks in lock-step have come here."""
+        self._asked(["meet"])
 
     def goes_on(self) -> None:
         """Returns when a core that `dozes` has something to do: when that is here (`unpark`), at

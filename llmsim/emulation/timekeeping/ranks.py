@@ -15,10 +15,6 @@ class Rank(Protocol):
         """Joins a round without work; the number of the dummy."""
         ...
 
-    def forms(self, now_ps: int) -> None:
-        """It forms its next batch, which may still wait for other ranks."""
-        ...
-
     def goes_on_ps(self, number: int) -> int | None:
         """When the rank goes on behind that dummy, as `end_ps`."""
         ...
@@ -69,8 +65,6 @@ class Ranks:
             return
         if kind == "meet":
             self._met.add(actor)
-            if rest[0]:
-                rank.forms(self._time.now_ps)
             self._gather()
             return
         if kind == "end of":

@@ -72,7 +72,7 @@ class Inbox:
         other ranks, which run in lock-step with this one.
         """
         self._channel, self._read, self._kinds = channel, read, kinds
-        self._beside, self._begins = beside, False
+        self._beside = beside
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -101,16 +101,10 @@ class Inbox:
         with self._changed:
             self._parked = False
 
-    def begins_pass(self) -> None:
-        """What runs next depends on the messages until the next meeting."""
-        self._begins = True
-
     def meet(self) -> None:
         """Returns when all ranks are here, or the server ends."""
-        if not self._beside:
-            return
-        begins, self._begins = self._begins, False
-        self._ask(lambda: self._channel.meet(begins=begins))
+        if self._beside:
+            self._ask(self._channel.meet)
 
     def settle(self) -> None:
         """Returns when all requests of the present time are here, or the server ends; at once where
@@ -333,7 +327,6 @@ def _hook_loop(stages: int) -> None:
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
         transfers.begins_pass()
-        self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:
