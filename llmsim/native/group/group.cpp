@@ -264,8 +264,7 @@ void Group::expect(Ps now) {
 void Group::wake(Ps now) {
   if (paused_) return;
   const bool agrees = lockstep_ != nullptr && lockstep_->about_to_agree();
-  const bool waits =
-      num_offers_ > 0 || joins_idle_ || withholds() || agrees || looked_ != kNever;
+  const bool waits = num_offers_ > 0 || joins_idle_ || withholds() || agrees || looked_ != kNever;
   const Ps seen = waits ? kEndOfTime : next_inbox();
   const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);

@@ -379,9 +379,7 @@ class Group final : public Entity, public StepSink {
   void note_left(RequestId request, Ps now);
   // Those that are here by now enter its engine in the order in which that has seen them.
   void order_by_sight(Ps now);
-  Ps seen_at(RequestId request) const {
-    return sequences_[request].arrival + latency_of(request);
-  }
+  Ps seen_at(RequestId request) const { return sequences_[request].arrival + latency_of(request); }
   void take_told(Ps now);
   void hear_of_moved(Ps launched, Ps now);
   void hear_of_moved_kv(RequestId request, Ps now);

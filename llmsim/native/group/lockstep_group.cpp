@@ -126,9 +126,8 @@ bool LockstepGroup::gather(Ps now) {
 // All members have looked: they form their batches, of which some may wait for KV below.
 bool LockstepGroup::all_offer(Ps now) {
   for (Group* member : members_) member->offer(now, rounds_, rounds_ahead());
-  return std::ranges::all_of(members_, [](const Group* member) {
-    return member->has_offer() || member->may_join_idle();
-  });
+  return std::ranges::all_of(
+      members_, [](const Group* member) { return member->has_offer() || member->may_join_idle(); });
 }
 
 // Nobody has work: the wave is over when all have ended what they did, and members that may find
