@@ -37,6 +37,7 @@ from llmsim.scheduling.conformance.model_runner import ModelRunner
 LONG_ANSWERS = ["--dataset", "synthetic:n=9,rate=20,input=uniform:20-90,output=fixed:600,seed=3"]
 """They take longer than SGLang waits behind a client that has left."""
 RANKS = "single_node_moe_dp_ep_instance.json"
+SMALL_POOL = ["--block-size", "16", "--num-gpu-blocks-override", "200"]
 
 
 def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
@@ -404,6 +405,7 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
         ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_nemotron3_nano_tp2.json", []),
         (RANKS, ["--request-routing-policy", "RR"]),
+        (RANKS, ["--request-routing-policy", "RR", "--enable-hierarchical-cache", *SMALL_POOL]),
         (CLUSTER.name, ["--enable-hierarchical-cache", "--num-gpu-blocks-override", "200"]),
         (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4", *LONG_ANSWERS]),
     ],
