@@ -89,6 +89,29 @@ def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[li
     return speculation.drafts_after(len(items))
 
 
+class HostLoads:
+    """When steps may begin that read KV which comes back from host memory."""
+
+    def __init__(self, group: LoweredGroup) -> None:
+        assert group.scheduler is not None, "engine_stages looked"
+        self._program, self._layers = group.program, group.scheduler.host_cache.layers
+        self._stages = group.layout.pp
+
+    def ready_ps(self, sizes: list[tuple[int, int, int]], waits: list[int] | None) -> int:
+        """The earliest start with which the first layer and the last one have their KV in time, as
+        in the core (`Group::copied`). `sizes`: (tokens, computed before, drafts) of each request;
+        `waits` as of `Devices.step`.
+        """
+        not_before_ps, began_ps, ended_ps = waits or (0, 0, 0)
+        if ended_ps == 0:
+            return not_before_ps
+        layers = self._layers
+        step_ps = self._program.step_ps(sizes) // self._stages
+        first_ps = began_ps + (ended_ps - began_ps) // layers
+        last_ps = ended_ps - step_ps // layers * (layers - 1)
+        return max(not_before_ps, first_ps, last_ps)
+
+
 class Devices:
     """The devices of one group."""
 
@@ -108,7 +131,7 @@ class Devices:
         self._counts = counts
         self._rows: list[int] = []
         """Of the last step."""
-        self._program, self._layers = group.program, group.scheduler.host_cache.layers
+        self._host_loads = HostLoads(group)
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
         self._posted_reads = _native.PostedReads()
@@ -144,7 +167,7 @@ class Devices:
             for (_, tokens, before), item in zip(batch, items, strict=True)
         ]
         proposed = self._drafts_after(self._speculation, items)
-        known_ps = max(self._tokens_known_ps(), self._copied_ps(sizes, waits or [0, 0, 0]))
+        known_ps = max(self._tokens_known_ps(), self._host_loads.ready_ps(sizes, waits))
         self._rows = [row for row, _, _ in batch]
         counts = self._counts(items, encodes or {})
         _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps, counts)
@@ -168,19 +191,6 @@ class Devices:
         a step that takes no time.
         """
         self.schedule.add(now_ps, now_ps, [(row_of(name), 0, tokens) for name, tokens in prompts])
-
-    def _copied_ps(self, sizes: list[tuple[int, int, int]], waits: list[int]) -> int:
-        """The earliest start with which the first layer and the last one have their KV in time, as
-        in the core (`Group::copied`).
-        """
-        not_before_ps, began_ps, ended_ps = waits
-        if ended_ps == 0:
-            return not_before_ps
-        layers = self._layers
-        step_ps = self._program.step_ps(sizes) // self._stages
-        first_ps = began_ps + (ended_ps - began_ps) // layers
-        last_ps = ended_ps - step_ps // layers * (layers - 1)
-        return max(not_before_ps, first_ps, last_ps)
 
     def _tokens_known_ps(self) -> int:
         """When the first of several stages has the tokens that it computes on, as in the core

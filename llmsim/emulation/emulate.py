@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from llmsim.api.preparation.prepare import Prepared
@@ -196,8 +197,8 @@ class _Emulation:
             kind = PushLinks if self._pushes else Links
             links = kind(prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of))
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
-        in_step = self._engines[0].lockstep is not None
-        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=in_step)
+        lockstep = [one.lockstep.groups for one in self._engines if one.lockstep is not None]
+        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -209,19 +210,26 @@ class _Emulation:
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
-    def _all_devices(self) -> "list[Devices] | list[RankDevices]":
+    def _all_devices(self) -> "list[Devices | RankDevices]":
         """By number of engine core."""
-        groups, lockstep = self._prepared.lowered.groups, self._engines[0].lockstep
-        if lockstep is None:
+        numbered = [
+            (group.info.index, one)
+            for server in self._engines
+            for group, one in zip(server.groups, self._devices_of(server), strict=True)
+        ]
+        return [one for _, one in sorted(numbered, key=itemgetter(0))]
+
+    def _devices_of(self, server: EngineServer) -> "Sequence[Devices | RankDevices]":
+        if server.lockstep is None:
             drafts_after = self._engine.drafts_after
             return [
                 Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
-                for one in groups
+                for one in server.groups
             ]
-        rounds = Rounds(groups, lockstep.expanded)
+        rounds = Rounds(server.groups, server.lockstep.expanded)
         return [
             RankDevices(one, self._model_of(one), rounds, member)
-            for member, one in enumerate(groups)
+            for member, one in enumerate(server.groups)
         ]
 
     def _counts_of(self, group: LoweredGroup) -> Counts:
@@ -249,7 +257,7 @@ class _Emulation:
             "pid": os.getpid(),
             "clock": str(self._keeper.clock_path),
             "socket": str(self._keeper.socket_path),
-            "first_engine": server.first.info.index,
+            "engines": [one.info.index for one in server.groups],
             **self._engine.settings(server),
         }
 

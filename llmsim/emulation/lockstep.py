@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim import _native
-from llmsim.emulation.devices import Batch, Begun, Model, Schedule, answered
+from llmsim.emulation.devices import Batch, Begun, HostLoads, Model, Schedule, answered
+from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 
@@ -17,6 +18,8 @@ class _Offered:
 
     formed_ps: int
     batch: Batch
+    ready_ps: int
+    """When it may begin."""
 
 
 @dataclass
@@ -39,12 +42,18 @@ class Rounds:
         self._runner = _native.RoundRunner(configs, programs, expanded)
         self._members = [_Member() for _ in groups]
 
-    def offer(self, member: int, batch: Batch, now_ps: int, formed_ps: int | None = None) -> int:
-        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. None:
-        it is formed now.
+    def offer(
+        self,
+        member: int,
+        batch: Batch,
+        now_ps: int,
+        ready_ps: int = 0,
+    ) -> int:
+        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. All
+        ranks wait until it may begin, `ready_ps`.
         """
         one = self._members[member]
-        one.offered.append(_Offered(now_ps if formed_ps is None else formed_ps, batch))
+        one.offered.append(_Offered(now_ps, batch, ready_ps))
         number = len(one.ends_ps) + len(one.offered) - 1
         while all(each.offered for each in self._members):
             self._begin(now_ps)
@@ -62,7 +71,7 @@ class Rounds:
     def _begin(self, now_ps: int) -> None:
         offered = [one.offered.popleft() for one in self._members]
         items = [[(tokens, before) for _, tokens, before in one.batch] for one in offered]
-        times = self._runner.run(items, now_ps)
+        times = self._runner.run(items, now_ps, max(one.ready_ps for one in offered))
         for member, one, (_, end_ps) in zip(self._members, offered, times, strict=True):
             member.ends_ps.append(end_ps)
             if one.batch:
@@ -73,10 +82,8 @@ class RankDevices:
     """The devices of one rank."""
 
     def __init__(self, group: LoweredGroup, model: Model, rounds: Rounds, member: int) -> None:
-        self._depth = group.native.depth
+        self._depth, self._host_loads = group.native.depth, HostLoads(group)
         self._model, self._rounds, self._member = model, rounds, member
-        self._formed_ps: int | None = None
-        """When the next batch is formed, if before it is offered."""
 
     @property
     def schedule(self) -> Schedule:
@@ -93,17 +100,17 @@ class RankDevices:
         waits: list[int] | None = None,
         encodes: Encodes | None = None,
     ) -> Begun:
-        """The next step (`Channel.step`); ranks in lock-step have no copies to wait for, and encode
-        nothing.
+        """The next step (`Channel.step`), which waits for copies as `Devices.step`; ranks in
+        lock-step encode nothing.
         """
         batch, tokens = answered(self._model, items)
-        formed_ps, self._formed_ps = self._formed_ps, None
-        number = self._rounds.offer(self._member, batch, now_ps, formed_ps)
+        sizes = [(tokens, before, 0) for _, tokens, before in batch]
+        ready_ps = self._host_loads.ready_ps(sizes, waits)
+        number = self._rounds.offer(self._member, batch, now_ps, ready_ps)
         return Begun(number, tokens, now_ps)
 
     def forms(self, now_ps: int) -> None:
-        """The next batch is formed, and waits for other ranks."""
-        self._formed_ps = now_ps
+        """Ranks in lock-step offer a batch when it is formed."""
 
     def drafts(self) -> list[int]:
         """Ranks in lock-step propose none."""
@@ -128,8 +135,10 @@ class RankDevices:
         return self._rounds.end_ps(self._member, number)
 
     def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:
-        """Ranks in lock-step compute the prompts of their answers."""
-        raise ValueError(f"{len(prompts)} prompts were computed elsewhere")
+        """First tokens of these requests, with prompts of so many tokens, have come with their KV:
+        a step that takes no time.
+        """
+        self.schedule.add(now_ps, now_ps, [(row_of(name), 0, tokens) for name, tokens in prompts])
 
     def empty_step(self) -> None:
         """The engine has called its workers without a batch; the devices do not hear of it."""

@@ -47,7 +47,7 @@ class _Role(StandIn):
             if not self._inbox.empty():
                 return
             self._parked = True
-            self._channel.rests()
+            self._channel.dozes()
         self._channel.goes_on()
         with self._lock:
             self._parked = False

@@ -24,8 +24,9 @@ from llmsim.emulation.engines.vllm import Vllm, VllmApi
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.processes import cpu_seconds_of, descendants
 from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.http_messages import prompt_tokens
 from llmsim.emulation.servers.of_instances import engine_stages
-from llmsim.emulation.servers.relay import Relay, prompt_tokens
+from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.timekeeping.client_threads import SEVERAL, WAKE_OTHERS
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.words import EndlessAnswers

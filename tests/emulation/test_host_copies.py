@@ -164,11 +164,6 @@ def test_flags_give_the_host_pool_its_pages() -> None:
     ("cluster", "options", "said"),
     [
         ("h100_nemotron3_nano_tp2.json", ["--enable-hierarchical-cache"], "HiCache of layers with"),
-        (
-            "single_node_moe_dp_ep_instance.json",
-            ["--enable-hierarchical-cache"],
-            "HiCache with data-parallel attention",
-        ),
     ],
 )
 def test_what_is_not_emulated_with_it(cluster: str, options: list[str], said: str) -> None:

@@ -56,19 +56,6 @@ def test_a_round_begins_when_all_ranks_have_joined_it() -> None:
     assert second.schedule.items == []
 
 
-def test_a_batch_that_waits_is_of_when_it_was_formed() -> None:
-    """A rank of SGLang's forms it before it meets the others; the round begins behind that."""
-    _, (first, second) = two_ranks()
-    first.forms(5)
-    first.step(items(0, 100, 0), 9)
-    assert second.step(items(1, 100, 0), 9) == (0, [[7]], 9)
-    assert first.schedule.formed_ps == [5] and second.schedule.formed_ps == [9]
-    _, (third, fourth) = two_ranks()
-    third.step(items(0, 100, 0), 9)
-    fourth.step(items(1, 100, 0), 9)
-    assert first.schedule.end_ps == third.schedule.end_ps
-
-
 def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
     """A dummy waits for the experts of the other rank's batch."""
     ends = []
@@ -77,6 +64,25 @@ def test_a_long_prompt_of_one_rank_takes_the_time_of_both() -> None:
         first.step(items(0, tokens, 0), 0)
         ends.append(second.end_ps(second.dummy(0)) or 0)
     assert ends[1] > 2 * ends[0] > 0
+
+
+def test_all_ranks_wait_for_what_one_of_them_copies() -> None:
+    ends = []
+    for ready_ps in (0, 70 * 10**9, 75 * 10**9):
+        _, (first, second) = two_ranks()
+        first.step(items(0, 100, 0), 0, [ready_ps, 0, 0])
+        second.step(items(1, 100, 0), 0)
+        assert first.end_ps(0) == second.end_ps(0)
+        ends.append(first.end_ps(0) or 0)
+    at_once_ps, later_ps, latest_ps = ends
+    assert 0 < at_once_ps < 70 * 10**9 < later_ps
+    assert latest_ps == later_ps + 5 * 10**9
+
+
+def test_a_rank_of_a_decode_server_has_first_tokens() -> None:
+    _, (first, _) = two_ranks()
+    first.first_tokens([("cmpl-000000003-0-aa", 12)], 7)
+    assert (first.schedule.formed_ps, first.schedule.items) == ([7], [[(3, 0, 12)]])
 
 
 def test_a_rank_is_as_far_ahead_with_dummies_as_with_batches() -> None:
@@ -126,7 +132,7 @@ async def agreed_by(
     folder: Path, said: list[tuple[bool, bool]]
 ) -> tuple[list[Any], list[int], list[int]]:
     _, ranks = two_ranks()
-    keeper = Keeper(folder, ranks, lockstep=True)
+    keeper = Keeper(folder, ranks, lockstep=[range(2)])
     async with keeper.listening():
         waits = asyncio.create_task(keeper.clients_wait(None))
         agreed, times = await asyncio.wait_for(asyncio.to_thread(run_ranks, keeper, said), 60)
@@ -152,6 +158,39 @@ def test_ranks_agree_in_virtual_time(
     assert times == [max(ends)] * 2 and max(ends) > 0
 
 
+def ends_known_to(keeper: Keeper) -> list[int]:
+    """Both launch a step, and hear when it ends."""
+    ends = [0, 0]
+
+    def run(rank: int, channel: Channel) -> None:
+        number, _, _ = channel.step(items(rank, 100, 0))
+        ends[rank] = channel.end_of(number)
+
+    channels = [Channel(str(keeper.socket_path), rank) for rank in (0, 1)]
+    threads = [threading.Thread(target=run, args=one, daemon=True) for one in enumerate(channels)]
+    for one in threads:
+        one.start()
+        one.join(0.1)  # the first one waits for the other
+    for one in threads:
+        one.join(30)
+    for channel in channels:
+        channel.close()
+    return ends
+
+
+def test_the_end_of_a_step_is_known_when_all_ranks_have_launched_theirs(tmp_path: Path) -> None:
+    async def known() -> tuple[list[int], list[int | None], int]:
+        _, ranks = two_ranks()
+        keeper = Keeper(tmp_path, ranks, lockstep=[range(2)])
+        async with keeper.listening():
+            ends = await asyncio.wait_for(asyncio.to_thread(ends_known_to, keeper), 60)
+            return ends, [one.end_ps(0) for one in ranks], keeper.now_ps
+
+    ends, rounds, now_ps = asyncio.run(known())
+    assert ends == rounds
+    assert now_ps == 0, "nobody has waited for that end"
+
+
 def run_idle_ranks(keeper: Keeper) -> list[str]:
     """One rank is idle until the other meets it; then both are, until the first has a request."""
     said = []
@@ -163,9 +202,9 @@ def run_idle_ranks(keeper: Keeper) -> list[str]:
         return thread
 
     for busy, idle in ((second, first), (first, second)):
-        idle.idles()
+        idle.dozes()
         if busy is first:
-            busy.idles()
+            busy.dozes()
             busy.unpark()
             busy.goes_on()
             said.append("has a request")
@@ -181,7 +220,7 @@ def run_idle_ranks(keeper: Keeper) -> list[str]:
 
 async def idle_ranks(folder: Path) -> list[str]:
     _, ranks = two_ranks()
-    keeper = Keeper(folder, ranks, lockstep=True)
+    keeper = Keeper(folder, ranks, lockstep=[range(2)])
     async with keeper.listening():
         return await asyncio.wait_for(asyncio.to_thread(run_idle_ranks, keeper), 60)
 

@@ -37,6 +37,7 @@ from llmsim.scheduling.conformance.model_runner import ModelRunner
 LONG_ANSWERS = ["--dataset", "synthetic:n=9,rate=20,input=uniform:20-90,output=fixed:600,seed=3"]
 """They take longer than SGLang waits behind a client that has left."""
 RANKS = "single_node_moe_dp_ep_instance.json"
+SMALL_POOL = ["--block-size", "16", "--num-gpu-blocks-override", "200"]
 
 
 def of_sglang(*options: str, cluster: str = CLUSTER.name) -> Prepared:
@@ -226,12 +227,15 @@ class HeardChannel:
 
     def __init__(self) -> None:
         self.said: list[Any] = []
+        self._goes_on = threading.Event()
 
-    def park(self) -> None:
-        self.said.append("park")
+    def dozes(self, until_ps: int | None = None) -> None:
+        self._goes_on.clear()
+        self.said.append("doze")
 
     def unpark(self) -> None:
         self.said.append("unpark")
+        self._goes_on.set()
 
     def received(self, name: str, tokens: int) -> None:
         self.said.append((name, tokens))
@@ -247,9 +251,10 @@ class HeardChannel:
 
     def settles(self) -> None:
         self.said.append("settle")
+        self._goes_on.set()
 
     def goes_on(self) -> None:
-        pass
+        assert self._goes_on.wait(10)
 
     def asked_for(self) -> None:
         self.said.append("asked for")
@@ -259,6 +264,7 @@ class HeardChannel:
 
     def close(self) -> None:
         self.said.append("bye")
+        self._goes_on.set()
 
 
 class Letters(Messages):
@@ -281,15 +287,15 @@ def test_a_request_wakes_the_scheduler_before_it_counts_as_received() -> None:
     messages: queue.Queue[str] = queue.Queue()
 
     class Hears(HeardChannel):
-        def park(self) -> None:
-            super().park()
+        def dozes(self, until_ps: int | None = None) -> None:
+            super().dozes()
             messages.put("a")
 
     channel = Hears()
     inbox = Inbox(channel, messages.get, Letters())  # type: ignore[arg-type]
     inbox.park()
     assert inbox.take() == "a"
-    assert channel.said == ["park", "unpark", ("a", 3)]
+    assert channel.said == ["doze", "unpark", ("a", 3)]
     with pytest.raises(IndexError):
         inbox.take()
     messages.put("end")
@@ -324,7 +330,10 @@ def test_a_client_that_leaves_wakes_the_scheduler() -> None:
     while channel.said[-1] != "bye":
         inbox.park()
         inbox.take()
-    assert [said for said in channel.said if "park" not in said] == [("left", "a"), "bye"]
+    assert [said for said in channel.said if said not in ("doze", "unpark")] == [
+        ("left", "a"),
+        "bye",
+    ]
 
 
 def test_a_question_is_answered_before_anything_else_comes() -> None:
@@ -336,7 +345,7 @@ def test_a_question_is_answered_before_anything_else_comes() -> None:
     inbox.settle()
     assert inbox.take() == "state?"
     inbox.settle()
-    assert channel.said == ["park", "unpark", "asked for", "answers", "settle"]
+    assert channel.said == ["doze", "unpark", "asked for", "answers", "settle"]
 
 
 def test_what_a_retraction_drops_is_sampled_again() -> None:
@@ -396,6 +405,7 @@ def test_stand_ins_are_found_before_the_program(tmp_path: Path) -> None:
         ("h100_llama31_70b_tp4_pp2.json", []),
         ("h100_nemotron3_nano_tp2.json", []),
         (RANKS, ["--request-routing-policy", "RR"]),
+        (RANKS, ["--request-routing-policy", "RR", "--enable-hierarchical-cache", *SMALL_POOL]),
         (CLUSTER.name, ["--enable-hierarchical-cache", "--num-gpu-blocks-override", "200"]),
         (CLUSTER.name, ["--request-timeout", "0.03", "--max-concurrency", "4", *LONG_ANSWERS]),
     ],

@@ -41,6 +41,7 @@ from llmsim.simulation.run import simulate
 
 PAIR = "h100_llama31_8b_pd.json"
 PAIRS = "h100_llama31_8b_pd_2p1d.json"
+RANKS = "single_node_moe_dp_ep_instance.json"
 
 
 class Kv:
@@ -373,6 +374,47 @@ def two_pairs(folder: Path) -> str:
     return str(path)
 
 
+def ranks_by_role(folder: Path, ranks: tuple[int, int]) -> str:
+    """A cluster file with so many data-parallel ranks that prefill, and that decode on a node of
+    their own: KV passes the network cards, and the ranks' collectives do not.
+    """
+    cluster = json.loads(CLUSTER.with_name(RANKS).read_text(encoding="utf-8"))
+    (node,) = cluster["nodes"]
+    rank = node["instances"][0] | {"num_npus": 1, "tp_size": 1}
+    cluster["nodes"] = [
+        node
+        | {
+            "num_instances": number,
+            "instances": [rank | {"pd_type": role, "dp_group": role, "ep_size": number}] * number,
+        }
+        for role, number in zip(("prefill", "decode"), ranks, strict=True)
+    ]
+    cluster |= {"num_nodes": 2, "link_bw": [450, 450, 50], "link_latency": [1000, 1000, 2000]}
+    path = folder / "ranks.json"
+    path.write_text(json.dumps(cluster), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("ranks", [(2, 2), (2, 1), (1, 2)])
+def test_ranks_of_a_role_are_one_server(ranks: tuple[int, int], tmp_path: Path) -> None:
+    prepared = of_sglang(*LOR, cluster=ranks_by_role(tmp_path, ranks))
+    Sglang().check(prepared, [])
+    stages = engine_stages(prepared)
+    servers = [one for stage in stages for one in stage.servers]
+    assert [len(one.groups) for one in servers] == list(ranks)
+    assert [one.lockstep is not None for one in servers] == [number > 1 for number in ranks]
+    for one, mode in zip(servers, ("prefill", "decode"), strict=True):
+        words = server_flags(one.first, "m", len(one.groups))
+        assert dict(itertools.pairwise(words))["--disaggregation-mode"] == mode
+        assert ("--enable-dp-attention" in words) == (len(one.groups) > 1)
+
+
+def test_a_routers_ranks_are_those_of_all_servers(tmp_path: Path) -> None:
+    prepared = of_sglang(cluster=ranks_by_role(tmp_path, (2, 1)))
+    with pytest.raises(NotYetError, match=r"^--request-routing-policy"):
+        engine_stages(prepared)
+
+
 @pytest.mark.parametrize(
     ("cluster", "options"),
     [
@@ -424,6 +466,30 @@ def test_sglangs_pairs_are_the_simulation(
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
     cluster = str(CLUSTER.with_name(cluster)) if cluster else two_pairs(tmp_path)
     given = ["--cluster-config", cluster, *options]
+    given += [] if "--dataset" in options else ["--dataset", DATASET]
+    check_same_bytes([*words, *given], tmp_path, capsys)
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        ((2, 2), LOR),
+        ((2, 1), ["--request-routing-policy", "RR", "--no-sglang-overlap", *SMALL]),
+        ((1, 2), ["--decode-routing-policy", "LOR", *SMALL]),
+    ],
+)
+def test_ranks_of_sglangs_pairs_are_the_simulation(
+    ranks: tuple[int, int],
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
+    given = ["--cluster-config", ranks_by_role(tmp_path, ranks), *options]
     given += [] if "--dataset" in options else ["--dataset", DATASET]
     check_same_bytes([*words, *given], tmp_path, capsys)
 

@@ -20,7 +20,7 @@ from llmsim.emulation.engines.sglang_flags import (
 from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
-from llmsim.lowering import LoweredGroup
+from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.scheduling.conformance.sglang.platform import TOKEN_IDS, write_model
 
 RELEASES = ("0.5.23",)
@@ -58,11 +58,7 @@ class Sglang:
         _refuse(tiers, "KV tiers")
         for group in lowered.groups:
             _check_group(group)
-            _refuse(
-                bool(lowered.lockstep_groups) and copies_of(group) is not None,
-                "HiCache with data-parallel attention",
-            )
-            check_words(group, engine_args, len(lowered.groups) if lowered.lockstep_groups else 1)
+            check_words(group, engine_args, _ranks_of(group, lowered))
         pools = {one.scheduler is not None and _keeps_states(one) for one in lowered.groups}
         _refuse(len(pools) > 1, "layers with states and a prefix cache at one pd_type alone")
         _refuse(
@@ -162,6 +158,12 @@ class Sglang:
             *server_flags(group, folder, len(server.groups)),
             *words,
         ]
+
+
+def _ranks_of(group: LoweredGroup, lowered: LoweredDeployment) -> int:
+    """Of its server."""
+    ranks = [one.groups for one in lowered.lockstep_groups if group.info.index in one.groups]
+    return len(ranks[0]) if ranks else 1
 
 
 def _hands_over(server: EngineServer) -> bool:

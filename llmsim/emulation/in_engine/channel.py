@@ -160,9 +160,11 @@ class Channel:
         else:
             self._asked(["rest"])
 
-    def rests(self) -> None:
-        """It has nothing to do; `goes_on` tells when a request is there, or KV has moved."""
-        self._said(["rest"])
+    def dozes(self, until_ps: int | None = None) -> None:
+        """It has seen all that has come, and has nothing to do before that time, if there is one;
+        `goes_on` tells when something is there for it.
+        """
+        self._said(["doze", until_ps])
 
     def settle(self) -> None:
         """Returns when no message is under way, at the same virtual time."""
@@ -211,28 +213,26 @@ class Channel:
         """Returns at the end of that step of a rank in lock-step."""
         self._asked(["ends", number])
 
+    def end_of(self, number: int) -> int:
+        """When that step of a rank in lock-step ends, in ps; it returns when the other ranks have
+        joined the round.
+        """
+        end_ps: int = self._asked(["end of", number])
+        return end_ps
+
     def agree(self, *, unfinished: bool, pauses: bool) -> tuple[bool, bool]:
         """What ranks in lock-step agree on: whether work is left, and whether all pause."""
         work, all_pause = self._asked(["agree", unfinished, pauses])
         return work, all_pause
 
-    def meet(self, *, begins: bool = False) -> None:
-        """Returns when all ranks in lock-step have come here; `begins`: the next batch is formed of
-        what this rank knows now.
-        """
-        self._asked(["meet", begins])
-
-    def idles(self) -> None:
-        """A rank in lock-step has nothing to do; `goes_on` tells when one of them has."""
-        self._said(["idle"])
-
-    def dozes(self, until_ps: int) -> None:
-        """It has nothing to do before that time; `goes_on` tells when it is there."""
-        self._said(["doze", until_ps])
+    def meet(self) -> None:
+        """Returns when all ranks in lock-step have come here."""
+        self._asked(["meet"])
 
     def goes_on(self) -> None:
-        """Returns when there is something to do: here (`unpark`), at another rank, or at the time
-        of `dozes`; or when it has settled, or is `asked_for` something.
+        """Returns when a core that `dozes` has something to do: when that is here (`unpark`), at
+        another rank in lock-step, when KV has moved, or at its time; or when it has settled, or is
+        `asked_for` something.
         """
         self._heard()
 

@@ -60,7 +60,7 @@ class VirtualExecutor(NoWorkers):
         given = settings()
         parallel = self.vllm_config.parallel_config
         rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
-        self._channel = opened(given["socket"], given["first_engine"] + rank)
+        self._channel = opened(given["socket"], given["engines"][rank])
         self._kv = self._kv_workers(given["connector"])
         self._tables = given["kv_tables"]
         self._keep_states()

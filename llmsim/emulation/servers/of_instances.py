@@ -97,7 +97,7 @@ def engine_stages(prepared: Prepared) -> tuple[EngineStage, ...]:
     _check_groups(lowered, tiers=prepared.simulation.tiers is not None)
     roles = [group.native.role for group in lowered.groups]
     if lowered.lockstep_groups:
-        return (_lockstep(prepared),)
+        return _lockstep(prepared, roles)
     images = [tokens for row in images_of(prepared.workload) for _, tokens, _ in row]
     adapters, largest = adapters_of(prepared.workload), max(images, default=0)
     return tuple(_serving(one, adapters, largest) for one in _own_engines(prepared, roles))
@@ -110,7 +110,8 @@ def _own_engines(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[E
         return _prefill_and_decode(prepared)
     if len(roles) > 1 and prepared.simulation.router.name in CHOICES:
         _check_several(prepared)
-        return (_stage(_ROUTERS[0], prepared.simulation.router, groups),)
+        servers = _servers_of(prepared.lowered, groups)
+        return (_stage(_ROUTERS[0], prepared.simulation.router, servers),)
     if len(roles) > 1:
         _check_ranks(prepared)
     return (EngineStage((EngineServer(groups),)),)
@@ -139,7 +140,11 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     for is_so, what, remedy in (
         (None in configs, "an instance that gets no requests", ""),
         (lowered.layouts is not None, "layouts", "give one layout"),
-        (bool(lowered.contended), "collectives that share links between instances", ""),
+        (
+            bool(lowered.contended),
+            "collectives that share links between instances",
+            "give instances whose collectives meet other transfers a node of their own",
+        ),
         (
             any(group.offload is not None for group in lowered.groups),
             "weights or attention in host memory",
@@ -200,27 +205,38 @@ def _check_ranks(prepared: Prepared) -> None:
     _check_endpoint(groups)
 
 
-def _lockstep(prepared: Prepared) -> EngineStage:
-    """One server, whose ranks share their experts; requests say which of them is theirs."""
+def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[EngineStage, ...]:
+    """Servers whose ranks share their experts; requests say which of them is theirs."""
     lowered, router = prepared.lowered, prepared.simulation.router
     ranks, groups = lowered.lockstep_groups[0], lowered.groups
+    by_role = any(role != _native.Role.BOTH for role in roles)
+    are_sglangs = all(one.engine.scheduler == SGLANG for one in groups)
+    members = {member for each in lowered.lockstep_groups for member in each.groups}
     for is_so, what in (
-        (len(ranks.groups) < len(groups), "ranks in lock-step beside other instances"),
-        (any(one.native.role != _native.Role.BOTH for one in groups), "ranks in lock-step by role"),
-        (not groups[0].model.num_experts, "ranks in lock-step of a dense model"),
+        (
+            not by_role and len(ranks.groups) < len(groups),
+            "ranks in lock-step beside other instances",
+        ),
+        (by_role and not are_sglangs, "ranks in lock-step by role"),
+        (
+            any(not groups[member].model.num_experts for member in members),
+            "ranks in lock-step of a dense model",
+        ),
         (bool(lowered.kv_offloading), "--kv-offloading-size of ranks in lock-step"),
         (groups[0].engine.max_loras is not None, "--max-loras of ranks in lock-step"),
         (any(images_of(prepared.workload)), "encoder_inputs of ranks in lock-step"),
         (
-            any(one.engine.speculation is not None for one in groups),
+            any(groups[member].engine.speculation is not None for member in members),
             "speculative_config of ranks in lock-step",
         ),
     ):
         _refuse(is_so, what)
     _check_several(prepared)
-    _check_choice(_ROUTERS[0], router)
     _check_endpoint(groups)
-    return EngineStage((EngineServer(groups, ranks),), router.name)
+    if by_role:
+        return _prefill_and_decode(prepared)
+    _check_choice(_ROUTERS[0], router)
+    return (EngineStage((EngineServer(groups, ranks),), router.name),)
 
 
 def _check_several(prepared: Prepared) -> None:
@@ -236,7 +252,7 @@ def _engine(group: LoweredGroup) -> tuple[Any, ...]:
 
 
 def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
-    """A server for each instance."""
+    """A server for each instance, or for all ranks that run in lock-step."""
     groups, options = prepared.lowered.groups, prepared.simulation
     _check_hand_over(prepared.lowered)
     _refuse_alone(
@@ -249,7 +265,24 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     if len(prefills) > 1 or len(decodes) > 1:
         _check_several(prepared)
     routers = (options.router, options.decode_router)
-    return tuple(map(_stage, _ROUTERS, routers, (prefills, decodes)))
+    servers = [_servers_of(prepared.lowered, one) for one in (prefills, decodes)]
+    return tuple(map(_stage, _ROUTERS, routers, servers))
+
+
+def _servers_of(
+    lowered: LoweredDeployment, groups: Sequence[LoweredGroup]
+) -> tuple[EngineServer, ...]:
+    """In the order of their first groups."""
+    ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
+    others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
+    servers = []
+    for group in groups:
+        ranks = ranks_of.get(group.info.index)
+        if ranks is not None:
+            servers.append(EngineServer(tuple(lowered.groups[one] for one in ranks.groups), ranks))
+        elif group.info.index not in others:
+            servers.append(EngineServer((group,)))
+    return tuple(servers)
 
 
 def _with_role(role: "_native.Role", groups: Sequence[LoweredGroup]) -> list[LoweredGroup]:
@@ -288,13 +321,14 @@ def _check_push(transfers: "_native.KvTransferConfig") -> None:
         _refuse_alone(is_so, what, "add --kv-transfer chunked --kv-transfer-mode push")
 
 
-def _stage(option: str, router: RouterSpec, groups: Sequence[LoweredGroup]) -> EngineStage:
-    """A server for each group; where there are several, by a router that asks no engine."""
+def _stage(option: str, router: RouterSpec, servers: Sequence[EngineServer]) -> EngineStage:
+    """Where there is a choice, it is a router's that asks no engine."""
+    groups = [group for one in servers for group in one.groups]
     if len(groups) > 1:
         contexts = {one.scheduler.kv.max_model_len for one in groups if one.scheduler is not None}
         _refuse(len(contexts) > 1, "instances of one role with different context lengths")
         _check_choice(option, router)
-    return EngineStage(tuple(EngineServer((group,)) for group in groups), router.name)
+    return EngineStage(tuple(servers), router.name)
 
 
 def _check_choice(option: str, router: RouterSpec) -> None:

@@ -5,24 +5,34 @@ the client's order; answers go to the client when all tokens of the present time
 """
 
 import asyncio
-import fcntl
 import heapq
-import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from llmsim.emulation.load import Answer
 from llmsim.emulation.requests import request_name
-from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.doors import Stage
+from llmsim.emulation.servers.exchanges import (
+    At,
+    ClientExchange,
+    Connection,
+    CountingReader,
+    Exchange,
+)
+from llmsim.emulation.servers.http_messages import (
+    ERROR,
+    LONGEST_LINE,
+    failed,
+    header,
+    prompt_tokens,
+    read_head,
+)
 from llmsim.emulation.servers.openai_api import OpenAiApi
+from llmsim.emulation.servers.prompts import OwnPrompts, PulledPrompts, PushedPrompts
 
-LONGEST_LINE = 1 << 24
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 """What reaches the engine core; everything else is answered by the API server alone."""
 _json = msgspec.json.Encoder()
@@ -73,88 +83,6 @@ class Clock(Protocol):
         ...
 
 
-class _At(Enum):
-    """Where a request is."""
-
-    RELAY = "relay"
-    API_SERVER = "API server"
-    ENGINE = "engine"
-    ENDED = "ended"
-
-
-class _Reader(asyncio.StreamReader):
-    """Counts what has come."""
-
-    bytes_here = 0
-
-    def feed_data(self, data: Any) -> None:
-        """More of it."""
-        self.bytes_here += len(data)
-        super().feed_data(data)
-
-
-@dataclass(eq=False)
-class _Connection:
-    """One connection of the client."""
-
-    reader: _Reader
-    writer: asyncio.StreamWriter
-    port: int
-    """The client's."""
-    received = 0
-    """Bytes that came from the client."""
-    written = 0
-    """Bytes that went to it."""
-    requests: list["_Exchange"] = field(default_factory=list)
-
-    @property
-    def is_read(self) -> bool:
-        """Every byte that is here is that of a whole request, and the client's kernel has all that
-        was written.
-        """
-        socket = self.writer.get_extra_info("socket")
-        if socket is None or socket.fileno() < 0:
-            return True
-        is_sent = not self.writer.transport.get_write_buffer_size() and not _unsent(socket)
-        return is_sent and self.reader.bytes_here == self.received
-
-
-@dataclass(eq=False)
-class _Exchange:
-    """A request and its answer."""
-
-    connection: _Connection
-    head: list[bytes]
-    body: bytes
-    row: int = -1
-    """-1: it is not for the engine core."""
-    stage: int = 0
-    """The servers that it passes now."""
-    door: int = 0
-    """Of the stage."""
-    streams: bool = False
-    arrival_ps: int = 0
-    at: _At = _At.RELAY
-    waiting: list[bytes] = field(default_factory=list)
-    """Of the answer, what has not gone to the client."""
-    tells: bool = False
-    """What waits has tokens, or is all."""
-    tokens_at_server: int = 0
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """It has reached the engine core, or has ended."""
-    answered: bool = False
-    """Its answer has begun."""
-    breaks: bool = False
-    """The server has ended in the middle of it."""
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its answer is complete, and with the client."""
-    refusal: str = ""
-    """Why the server does not see it."""
-    task: "asyncio.Task[None] | None" = None
-    answer: "_Exchange | None" = None
-    """It computes the prompt of that one, which another server answers."""
-
-
 class Relay:
     """Listens where the client takes the server to be."""
 
@@ -173,12 +101,13 @@ class Relay:
         order in which requests pass them; `api`: how they are talked to. `at_once`: servers of all
         stages get a request when it comes.
         """
-        self._api, self._at_once = api, at_once
+        self._api = api
         self._clock, self._api_ps, self._heard = clock, api_ps, heard
         self._stages = stages
+        self._prompts = self._prompts_of(at_once=at_once)
         self.passed: dict[int, list[int]] = {}
         """By row, the engine cores that a request was given, in order."""
-        self._coming: list[tuple[int, int, int, _Exchange]] = []
+        self._coming: list[tuple[int, int, int, Exchange]] = []
         """Requests for which a server is to be chosen: (when, row, number, exchange)."""
         self.port = 0
         self.answers: dict[int, Answer] = {}
@@ -187,24 +116,28 @@ class Relay:
         self.reasons: list[str] = []
         """Why two emulations may differ."""
         self._rows = 0
-        self._exchanges: dict[int, _Exchange] = {}
+        self._exchanges: dict[int, ClientExchange] = {}
         """By row, those that have not ended."""
-        self._prompts: dict[int, _Exchange] = {}
-        """By row, those of a request's prompt beside that of its answer."""
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
         """By the client's port."""
         self._told: dict[int, tuple[int, int]] = {}
         """What the client says of each: bytes received, bytes sent."""
         self._order: list[int] = []
-        self._due: list[tuple[int, int, _Exchange]] = []
+        self._due: list[tuple[int, int, Exchange]] = []
         self._numbers = 0
         self.first_s: float | None = None
         """When a client has connected, by the real clock."""
 
+    def _prompts_of(self, *, at_once: bool) -> OwnPrompts:
+        if len(self._stages) < 2:
+            return OwnPrompts(self)
+        kind = PushedPrompts if at_once else PulledPrompts
+        return kind(self, self._clock, self._stages[0])
+
     async def listen(self) -> asyncio.AbstractServer:
         """The client may connect from now on, to `port`."""
         server = await asyncio.get_running_loop().create_server(
-            lambda: asyncio.StreamReaderProtocol(_Reader(limit=LONGEST_LINE), self._serve),
+            lambda: asyncio.StreamReaderProtocol(CountingReader(limit=LONGEST_LINE), self._serve),
             "127.0.0.1",
             0,
             backlog=4096,
@@ -221,7 +154,8 @@ class Relay:
                     self._choose_doors()
             elif self._due and self._due[0][0] <= now_ps:
                 exchange = heapq.heappop(self._due)[-1]
-                self._start(exchange)
+                self._clock.sent(exchange.row)
+                exchange.start()
                 await exchange.moved.wait()  # so that the engine sees the client's order
             else:
                 ahead = [queue[0][0] for queue in (self._coming, self._due) if queue]
@@ -258,9 +192,9 @@ class Relay:
 
     def received(self, row: int, tokens: int) -> None:
         """The engine core has a request."""
-        for exchange in (self._prompts.get(row), self._exchanges.get(row)):
-            if exchange is not None and exchange.at is _At.API_SERVER:
-                exchange.at = _At.ENGINE
+        for exchange in (self._prompts.of(row), self._exchanges.get(row)):
+            if exchange is not None and exchange.at is At.API_SERVER:
+                exchange.at = At.ENGINE
                 exchange.moved.set()
                 self.input_tokens[row] = tokens
                 self._heard(row, tokens)
@@ -269,19 +203,17 @@ class Relay:
     def asks_engine(self) -> None:
         """What is no request for tokens waits at an engine core, and holds up nobody."""
         for one in self._all():
-            if one.row < 0 and one.at is _At.API_SERVER:
+            if one.row < 0 and one.at is At.API_SERVER:
                 one.moved.set()
 
     def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
         """An engine core gives tokens; returns how many messages are under way for them."""
-        prompt = self._prompts.get(row)
-        is_of_prompt = prompt is not None and self._core_of(prompt) == core
-        exchange = prompt if is_of_prompt else self._exchanges.get(row)
+        prompt, exchange = self._prompts.of(row), self._exchanges.get(row)
+        if prompt is not None and prompt.door.group == core:
+            prompt.tokens_at_server += tokens + ended
+            return tokens + ended
         if exchange is None:
             return 0
-        if exchange.stage < len(self._stages) - 1:
-            exchange.tokens_at_server += tokens + ended
-            return tokens + ended
         times = self.answers[row].token_ps
         times += [self._clock.now_ps] * tokens
         if ended:
@@ -289,9 +221,6 @@ class Relay:
         under_way = (tokens if exchange.streams else 0) + ended
         exchange.tokens_at_server += under_way
         return under_way
-
-    def _core_of(self, one: _Exchange) -> int:
-        return self._stages[one.stage].doors[one.door].group
 
     def flush(self) -> None:
         """Everything of the present time is here: the client gets it, in the order of requests.
@@ -311,7 +240,7 @@ class Relay:
             one.tells = False
             if one.breaks:
                 one.connection.writer.close()
-            if one.at is _At.ENDED:
+            if one.at is At.ENDED:
                 one.done.set()
 
     def under_way(self) -> str:
@@ -327,7 +256,7 @@ class Relay:
             said.append(f"the client has a connection from port {unknown[0]} that is not here")
         return " and ".join(said[:1])
 
-    def _all(self) -> list[_Exchange]:
+    def _all(self) -> list[ClientExchange]:
         return [one for each in self._connections.values() for one in each.requests]
 
     def take_all(self) -> None:
@@ -350,7 +279,7 @@ class Relay:
         if new:
             self._clock.clients_work()
 
-    def _take(self, one: _Exchange) -> None:
+    def _take(self, one: ClientExchange) -> None:
         now_ps = one.arrival_ps = self._clock.now_ps
         if one.row == 0:
             one.row = self._rows
@@ -365,28 +294,20 @@ class Relay:
             one.streams = bool(asked.get("stream"))
             path = one.head[0].decode("latin-1").split()[1]
             name = request_name(one.row)
-            one.body = _json.encode(self._api.body(asked, path, name, paired=self._at_once))
-            if self._at_once:
-                self._ask_for_prompt(one)
-            self._pass_on(one)
+            paired = self._prompts.at_once
+            one.body = _json.encode(self._api.body(asked, path, name, paired=paired))
+            self._prompts.begin(one)
             return
-        one.stage = len(self._stages) - 1
         self._send_at(now_ps, one)
 
-    def _ask_for_prompt(self, one: _Exchange) -> None:
-        """A server of the first stage gets the request, too, in front of the one that answers."""
-        one.stage = len(self._stages) - 1
-        prompt = _Exchange(one.connection, one.head, one.body, row=one.row, answer=one)
-        self._prompts[one.row] = prompt
-        self._pass_on(prompt)
-
-    def _send_at(self, due_ps: int, one: _Exchange) -> None:
+    def _send_at(self, due_ps: int, one: Exchange) -> None:
         self._numbers += 1
         heapq.heappush(self._due, (due_ps, self._numbers, one))
 
-    def _pass_on(self, one: _Exchange) -> None:
+    def pass_on(self, one: Exchange) -> None:
         """Where there is a choice of servers, it is made when all that ends now has ended."""
-        stages = self._stages if self._at_once else (self._stages[one.stage],)
+        self._clock.clients_work()
+        stages = self._stages if self._prompts.at_once else (one.stage,)
         if all(len(stage.doors) == 1 for stage in stages):
             self._give_door(one)
             return
@@ -397,23 +318,15 @@ class Relay:
         while self._coming and self._coming[0][0] <= self._clock.now_ps:
             self._give_door(heapq.heappop(self._coming)[-1])
 
-    def _give_door(self, one: _Exchange) -> None:
-        stage = self._stages[one.stage]
-        one.door = stage.choose()
-        group = stage.doors[one.door].group
+    def _give_door(self, one: Exchange) -> None:
+        group = one.choose_door().group
         self.passed.setdefault(one.row, []).append(group)
         self._send_at(self._clock.now_ps + self._api_ps(group, self.input_tokens[one.row]), one)
 
-    def _start(self, one: _Exchange) -> None:
-        one.at = _At.API_SERVER
-        one.moved.clear()
-        self._clock.sent(one.row)
-        one.task = asyncio.create_task(self._ask(one))
-
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert isinstance(reader, _Reader), "listen made it"
+        assert isinstance(reader, CountingReader), "listen made it"
         port = writer.get_extra_info("peername")[1]
-        connection = self._connections[port] = _Connection(reader, writer, port)
+        connection = self._connections[port] = Connection(reader, writer, port)
         self._told.setdefault(port, (0, 0))
         if self.first_s is None:
             self.first_s = time.monotonic()
@@ -439,28 +352,28 @@ class Relay:
         self._told.pop(port, None)
         connection = self._connections.pop(port, None)
         for one in connection.requests if connection is not None else ():
-            if one.at is not _At.ENDED:
+            if one.at is not At.ENDED:
                 self.reasons.append(f"the client left request {one.row} before the answer's end")
-                for each in (one, self._prompts.get(one.row)):
+                for each in (one, self._prompts.of(one.row)):
                     if each is not None and each.task is not None:
                         each.task.cancel()
             one.done.set()
 
     async def _read_request(
-        self, connection: _Connection, reader: asyncio.StreamReader
-    ) -> _Exchange | None:
-        head = await _read_head(reader)
+        self, connection: Connection, reader: asyncio.StreamReader
+    ) -> ClientExchange | None:
+        head = await read_head(reader)
         if not head:
             return None
         body = await reader.readexactly(int(header(head, "content-length") or 0))
         connection.received += sum(map(len, head)) + 2 + len(body)
         method, path = head[0].decode("latin-1").split()[:2]
-        one = _Exchange(connection, head, body, arrival_ps=-1)
+        one = ClientExchange(head, body, self._stages[-1], self._ask, connection=connection)
         if method == "POST" and path.split("?")[0] in GENERATING and self._is_one(one):
             one.row = 0
         return one
 
-    def _is_one(self, one: _Exchange) -> bool:
+    def _is_one(self, one: ClientExchange) -> bool:
         """Whether it is one request for the engine core; what is none, the server may refuse."""
         try:
             asked = msgspec.json.decode(one.body)
@@ -474,79 +387,30 @@ class Relay:
             one.refusal = "llmsim emulate: a request has one prompt and one answer"
         return not one.refusal
 
-    async def _ask(self, one: _Exchange) -> None:
+    async def _ask(self, one: ClientExchange) -> None:
         """The exchange with the server; what comes waits for `flush`."""
-        if one.answer is not None:
-            await self._ask_prompt(one, one.answer)
-            return
         if one.refusal:
-            one.waiting.append(_failed("400 Bad Request", one.refusal))
+            one.waiting.append(failed("400 Bad Request", one.refusal))
             self._end(one)
             return
         try:
-            door = self._stages[one.stage].doors[one.door]
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", door.port, limit=LONGEST_LINE
-            )
-            try:
-                if one.row >= 0 and one.stage < len(self._stages) - 1:
-                    writer.write(_request(one, door, _prompt_alone(one.body), closes=True))
-                    if await self._is_answered(reader):
-                        self._next_stage(one)
-                        return
-                    raise ConnectionResetError("the prompt was refused")
-                writer.write(_request(one, door, one.body))
+            async with one.sent() as reader:
                 await self._answer(one, reader)
-            finally:
-                writer.close()
         except (OSError, asyncio.IncompleteReadError) as error:
             why = f"llmsim emulate: the server has not answered: {type(error).__name__}"
             if one.answered:
                 one.breaks = True
             else:
-                one.waiting.append(_failed("502 Bad Gateway", why))
+                one.waiting.append(failed("502 Bad Gateway", why))
             self.reasons.append(why)
         except asyncio.CancelledError:
             self._end(one)
             raise
         self._end(one)
 
-    async def _ask_prompt(self, one: _Exchange, answer: _Exchange) -> None:
-        """The exchange with a server that computes a prompt, whose own answer is discarded."""
-        said = ""
-        door = self._stages[one.stage].doors[one.door]
-        try:
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", door.port, limit=LONGEST_LINE
-            )
-            try:
-                writer.write(_request(one, door, one.body, closes=True))
-                said = await _refusal_of(reader)
-            finally:
-                writer.close()
-        except OSError as error:
-            said = f"llmsim emulate: the server has not answered: {type(error).__name__}"
-            self.reasons.append(said)
-        finally:
-            self._end_prompt(one)
-        if said:
-            self._refuse(answer, said)
-
-    def _end_prompt(self, one: _Exchange) -> None:
-        """Its server has said all of it."""
-        reached = one.at is _At.ENGINE
-        one.at = _At.ENDED
-        self._prompts.pop(one.row, None)
-        self._stages[one.stage].left(one.door)
-        one.moved.set()
-        self._clock.read(one.tokens_at_server)
-        one.tokens_at_server = 0
-        if not reached:
-            self._clock.refused(one.row)
-
-    def _refuse(self, one: _Exchange, why: str) -> None:
+    def refuse(self, one: ClientExchange, why: str) -> None:
         """The server that computes the prompt has refused it: nobody waits for the answer."""
-        if one.at is _At.ENDED:
+        if one.at is At.ENDED:
             return
         self.answers[one.row].refused = one.refusal = why
         if one.task is None:  # it has still to be sent, and is not
@@ -554,41 +418,22 @@ class Relay:
         if one.answered:
             one.breaks = True
         else:
-            one.waiting.append(_failed("400 Bad Request", why))
-        if one.at is _At.ENGINE:
+            one.waiting.append(failed("400 Bad Request", why))
+        if one.at is At.ENGINE:
             self._clock.leaves(one.row)
         one.task.cancel()
 
-    def _leave_prompt(self, one: _Exchange) -> None:
-        """The server that computes the prompt of a request that has been refused goes on without
-        its client.
+    def end_unsent(self, one: ClientExchange, refusal: str) -> None:
+        """The same of a request that no server has been given to answer; empty: the client has left
+        it.
         """
-        prompt = self._prompts.get(one.row)
-        if prompt is None or prompt.task is None or not self.answers[one.row].refused:
-            return
-        if prompt.at is _At.ENGINE:
-            self._clock.leaves(one.row)
-        prompt.task.cancel()
+        if refusal:
+            self.answers[one.row].refused = one.refusal = refusal
+            one.waiting.append(failed("400 Bad Request", refusal))
+        self._end(one)
 
-    async def _is_answered(self, reader: asyncio.StreamReader) -> bool:
-        """Whether a server has computed a prompt; what it samples is discarded."""
-        status = await reader.readline()
-        while await reader.readline():
-            pass
-        return b" 200 " in status
-
-    def _next_stage(self, one: _Exchange) -> None:
-        """Before the clock moves."""
-        self._stages[one.stage].left(one.door)
-        one.stage += 1
-        one.at = _At.RELAY
-        self._pass_on(one)
-        self._clock.clients_work()
-        self._clock.read(one.tokens_at_server)
-        one.tokens_at_server = 0
-
-    async def _answer(self, one: _Exchange, reader: asyncio.StreamReader) -> None:
-        head = await _read_head(reader)
+    async def _answer(self, one: ClientExchange, reader: asyncio.StreamReader) -> None:
+        head = await read_head(reader)
         if not head:
             raise ConnectionResetError("no answer")
         one.waiting += [*head, b"\r\n"]
@@ -603,7 +448,7 @@ class Relay:
                 one.waiting += [size, data]
                 if len(data) == 2:
                     return
-                if one.row in self.answers and _ERROR in data.decode(errors="replace"):
+                if one.row in self.answers and ERROR in data.decode(errors="replace"):
                     self.answers[one.row].refused = data.decode(errors="replace")
                 self._read(one, data)
         body = await reader.readexactly(int(header(head, "content-length") or 0))
@@ -611,7 +456,7 @@ class Relay:
         if refused and one.row in self.answers:
             self.answers[one.row].refused = body[:4096].decode(errors="replace")
 
-    def _read(self, one: _Exchange, data: bytes) -> None:
+    def _read(self, one: ClientExchange, data: bytes) -> None:
         """A part of an answer in parts: the tokens in it are no longer under way."""
         tokens = sum(
             self._api.tokens(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")
@@ -621,13 +466,15 @@ class Relay:
             one.tokens_at_server -= tokens
             self._clock.read(tokens)
 
-    def _end(self, one: _Exchange) -> None:
+    def _end(self, one: ClientExchange) -> None:
         """The answer is complete."""
-        reached = one.at is _At.ENGINE
-        one.at, one.tells = _At.ENDED, True
-        self._leave_prompt(one)
-        if self._exchanges.pop(one.row, None) is not None and one.row in self.passed:
-            self._stages[one.stage].left(one.door)
+        reached = one.at is At.ENGINE
+        one.at, one.tells = At.ENDED, True
+        answer = self.answers.get(one.row)
+        if answer is not None and answer.refused:
+            self._prompts.leave(one.row)
+        self._exchanges.pop(one.row, None)
+        one.leave_door()
         one.moved.set()
         if one.tokens_at_server:
             self._clock.read(one.tokens_at_server)
@@ -635,100 +482,3 @@ class Relay:
         if not reached:
             self._clock.refused(one.row)
         self._clock.changed()
-
-
-_SIOCOUTQNSD = 0x894B
-
-
-def _unsent(socket: Any) -> int:
-    """Bytes that the other end's kernel has still to take; those that it has may be unconfirmed."""
-    return int(struct.unpack("i", fcntl.ioctl(socket.fileno(), _SIOCOUTQNSD, b"\0" * 4))[0])
-
-
-def prompt_tokens(asked: dict[str, Any]) -> int:
-    """Tokens of a prompt: one for each word (`llmsim.emulation.words`)."""
-    prompt = asked.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]
-    if isinstance(prompt, list):
-        return len(prompt)
-    if isinstance(prompt, str):
-        return len(prompt.split())
-    messages = asked.get("messages")
-    said = [_text_of(one) for one in messages or () if isinstance(one, dict)]
-    return sum(len(text.split()) for text in said)
-
-
-def _text_of(message: dict[str, Any]) -> str:
-    """What is said in a message: a text, or parts of which some are texts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [one.get("text") for one in parts if isinstance(one, dict)]
-    return " ".join(text for text in texts if isinstance(text, str))
-
-
-async def _refusal_of(reader: asyncio.StreamReader) -> str:
-    """What a server has said instead of an answer; empty: it has answered."""
-    status = await reader.readline()
-    said = b""
-    while part := await reader.read(LONGEST_LINE):
-        said += part
-    text = said.split(b"\r\n\r\n", 1)[-1][:4096].decode(errors="replace")
-    is_error = b" 200 " not in status or _ERROR in text
-    return " ".join(text.split()) if is_error else ""
-
-
-async def _read_head(reader: asyncio.StreamReader) -> list[bytes]:
-    """The lines before the empty one; none at the connection's end."""
-    lines = []
-    with suppress(ConnectionError):
-        while (line := await reader.readline()) not in (b"\r\n", b""):
-            lines.append(line)
-    return lines
-
-
-def header(head: list[bytes], name: str) -> str | None:
-    """The value of a header, or None."""
-    wanted = name.encode() + b":"
-    for line in head[1:]:
-        if line.lower().startswith(wanted):
-            return line[len(wanted) :].decode("latin-1").strip()
-    return None
-
-
-_ERROR = '{"error":'
-"""How an error begins within a stream."""
-_LENGTHS = ("max_completion_tokens", "min_tokens", "stream_options", "stop", "logprobs")
-"""What a request that computes a prompt alone leaves out."""
-_OURS = (b"content-length:", b"x-request-id:", b"expect:", b"connection:")
-
-
-def _prompt_alone(body: bytes) -> bytes:
-    """The same request with an answer of one token, in a stream."""
-    asked = msgspec.json.decode(body)
-    kept = {name: value for name, value in asked.items() if name not in _LENGTHS}
-    more = {"max_tokens": 1, "stream": True, "return_token_ids": True}
-    return _json.encode(kept | more)
-
-
-def _request(one: _Exchange, door: Door, body: bytes, *, closes: bool = False) -> bytes:
-    """As the client has sent it, with a name that says its row, and the rank that is chosen;
-    `closes`: the connection ends with the answer.
-    """
-    head = [one.head[0], *(line for line in one.head[1:] if not line.lower().startswith(_OURS))]
-    head.append(f"Content-Length: {len(body)}\r\n".encode())
-    if closes:
-        head.append(b"Connection: close\r\n")
-    if one.row >= 0:
-        head.append(f"X-Request-Id: {request_name(one.row)}\r\n".encode())
-        if door.rank is not None:
-            head.append(f"X-data-parallel-rank: {door.rank}\r\n".encode())
-    return b"".join(head) + b"\r\n" + body
-
-
-def _failed(status: str, why: str) -> bytes:
-    body = _json.encode({"error": {"message": why, "code": int(status[:3])}})
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

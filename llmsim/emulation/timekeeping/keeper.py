@@ -16,14 +16,15 @@ from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
 from llmsim.emulation.step_counts import Encodes
-from llmsim.emulation.timekeeping.client_threads import SEVERAL, ClientThreads
+from llmsim.emulation.timekeeping.client_processes import ClientProcesses, Messages
+from llmsim.emulation.timekeeping.client_threads import ClientThreads
 from llmsim.emulation.timekeeping.kv_moves import KvCopies, KvLinks, KvMoves, Waited
 from llmsim.emulation.timekeeping.ranks import Ranks
+from llmsim.emulation.timekeeping.resting import Resting
 from llmsim.emulation.timekeeping.timekeeper import Actor, Doing, Timekeeper, Turn
 
 LONGEST_LINE = 1 << 24
 """Bytes of a message: a batch of many thousand requests."""
-NEVER_ASLEEP = "the client never sleeps, since {thread} computes; `llmsim serve` answers any client"
 TOO_MANY = "more threads of the client wait at one time than llmsim emulate has places for"
 _Hear = Callable[[Any, str, list[Any]], None]
 """Called with the actor, the kind of its message, and what the message says."""
@@ -61,46 +62,6 @@ class Steps(Waited, Protocol):
         ...
 
 
-class Messages(Protocol):
-    """Knows which messages of its own client are under way (`llmsim.emulation.servers.relay`)."""
-
-    def told(self, counts: dict[str, list[int]], sent_on: list[int]) -> None:
-        """What a process of the client says of its connections."""
-        ...
-
-    def is_quiet(self) -> bool:
-        """Nothing is under way between the client and here, as it has counted."""
-        ...
-
-    def looks_quiet(self) -> bool:
-        """The same of a client that sleeps, as the kernel has it."""
-        ...
-
-    def received(self, row: int, tokens: int) -> None:
-        """The engine core has a request."""
-        ...
-
-    def asks_engine(self) -> None:
-        """The engine core has a question, which it answers later."""
-        ...
-
-    def given(self, row: int, tokens: int, ended: bool, core: int) -> int:
-        """An engine core gives tokens; how many messages are under way for them."""
-        ...
-
-    def take_all(self) -> None:
-        """Requests go on their way, although nobody knows what is under way."""
-        ...
-
-    def flush(self) -> None:
-        """All messages of the present time are here."""
-        ...
-
-    def under_way(self) -> str:
-        """What is under way, for an error."""
-        ...
-
-
 class Keeper:
     """Answers the server's processes and those of a client over a socket of this machine.
 
@@ -114,17 +75,16 @@ class Keeper:
         links: KvLinks | None = None,
         *,
         copies: KvCopies | None = None,
-        lockstep: bool = False,
+        lockstep: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core,
-        which are all in lock-step where `lockstep` says so (`RankDevices`). KV moves over `links`,
-        or by `copies`.
+        """Makes the clock's page and the socket in `folder`; `steps` by number of engine core.
+        Those in each group of `lockstep` are ranks in lock-step (`RankDevices`). KV moves over
+        `links`, or by `copies`.
         """
         self.socket_path, self.clock_path = folder / "timekeeper", folder / "clock"
         self.time = Timekeeper()
         self.threads = ClientThreads(self.time, folder / "waits", self._wake)
-        self.relay: Messages | None = None
-        """Stands between a client of its own and the server."""
+        self._processes = ClientProcesses(self.time, self.threads, self._answer)
         self._steps = steps
         self._page = ClockPageWriter(str(self.clock_path))
         self._written: dict[Actor, asyncio.StreamWriter] = {}
@@ -132,12 +92,13 @@ class Keeper:
         """Of engine cores."""
         self._numbers: dict[Actor, int] = {}
         """Of engine cores, too."""
-        self._moves = KvMoves(self.time, links, self._answer, self._steps_of, copies)
-        self._ranks = Ranks(self.time, len(steps), self._answer) if lockstep else None
+        self._resting = Resting(self.time, self._answer)
+        self._moves = KvMoves(self.time, links, self._answer, self._resting, self._steps_of, copies)
+        self._lockstep = self._ranks_by_core(lockstep)
+        self._ranks_of: dict[Actor, Ranks] = {}
+        """Of engine cores in lock-step, they and the others."""
         self._clients = self.time.join("the clients", Turn.CLIENT)
         self._reached: list[asyncio.Future[None]] = []
-        self._dozing: set[Actor] = set()
-        """Engine cores that wait for a time or for something to do."""
         self._on_its_way: Counter[int] = Counter()
         """By row, servers that a request has been sent to, and that have not received it."""
         self._questions = 0
@@ -147,22 +108,15 @@ class Keeper:
         self._left: set[int] = set()
         """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
-        self._waiting: dict[Actor, tuple[int, int | None]] = {}
-        """What processes of the client wait for: the number of the wait, and the time."""
         self._looks: dict[Actor, int] = {}
         """The number of the wait of each coordinator that waits."""
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
-        self._client_actors: set[Actor] = set()
-        self._root: Actor | None = None
-        """The client's first process."""
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
             "join coordinator": (self._join_coordinator, self._hear_coordinator),
-            "join client": (self._join_client, self._hear_client),
+            "join client": (self._processes.join, self._hear_client),
         }
-        self.has_client = False
-        """A process of a client has joined."""
         self.messages = 0
         """That engine cores and processes of the client have sent."""
         self.failure: LlmsimError | None = None
@@ -172,6 +126,20 @@ class Keeper:
     def now_ps(self) -> int:
         """The virtual time."""
         return self.time.now_ps
+
+    @property
+    def relay(self) -> Messages | None:
+        """Stands between a client of its own and the server."""
+        return self._processes.relay
+
+    @relay.setter
+    def relay(self, relay: Messages) -> None:
+        self._processes.relay = relay
+
+    @property
+    def has_client(self) -> bool:
+        """A process of a client has joined."""
+        return self._processes.has_joined
 
     @property
     def reasons(self) -> list[str]:
@@ -269,9 +237,7 @@ class Keeper:
 
     def announce(self, comes: dict[int, int]) -> None:
         """Tells the processes of the client that wait what comes to their ports."""
-        self.threads.may_wake()
-        for actor, (number, _) in self._waiting.items():
-            self._answer_client(actor, number, comes)
+        self._processes.announce(comes)
 
     def fail(self, failure: LlmsimError) -> None:
         """The emulation ends with this, unless it has ended with something else."""
@@ -292,10 +258,7 @@ class Keeper:
 
     def blockers(self) -> str:
         """Why the clock stands still, for an error."""
-        under_way = self.relay.under_way() if self.relay is not None else ""
-        thread = self.threads.awake() if self.threads.need_a_look else ""
-        asleep = NEVER_ASLEEP.format(thread=thread) if thread else ""
-        return " and ".join(filter(None, [self.time.blockers(), under_way, asleep]))
+        return " and ".join(filter(None, [self.time.blockers(), *self._processes.blockers()]))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         actor, said_bye = None, False
@@ -311,8 +274,8 @@ class Keeper:
                     join, hear = self._joins[kind]
                     actor = join(rest)
                     self._written[actor] = writer
-                    if actor in self._client_actors:
-                        self._answer_client(actor, 0, None)
+                    if self._processes.has(actor):
+                        self._processes.welcome(actor)
                 else:
                     hear(actor, kind, rest)
         except (ConnectionError, asyncio.CancelledError):
@@ -328,40 +291,34 @@ class Keeper:
         actor = self.time.join(f"engine core {rest[0]}")
         self._steps_of[actor], self._numbers[actor] = self._steps[rest[0]], rest[0]
         self._moves.joins(actor, rest[0])
-        if self._ranks is not None:
-            self._ranks.joins(actor, self._steps[rest[0]])
+        ranks = self._lockstep.get(rest[0])
+        if ranks is not None:
+            ranks.joins(actor, self._steps[rest[0]])
+            self._ranks_of[actor] = ranks
         return actor
+
+    def _ranks_by_core(self, lockstep: Sequence[Sequence[int]]) -> dict[int, Ranks]:
+        ranks: dict[int, Ranks] = {}
+        for cores in lockstep:
+            together = Ranks(self.time, len(cores), self._answer, self._resting)
+            ranks |= dict.fromkeys(cores, together)
+        return ranks
 
     def _join_coordinator(self, rest: list[Any]) -> Actor:
         return self.time.join("the coordinator", Turn.FOLLOWER)
 
-    def _join_client(self, rest: list[Any]) -> Actor:
-        process = rest[0]
-        if self.has_client:
-            self.threads.joins_others(SEVERAL)
-        actor = self.time.join(f"process {process} of the client", Turn.CLIENT)
-        self.threads.join(process)
-        if not self.has_client:
-            self._root = actor
-        self.has_client = True
-        self._client_actors.add(actor)
-        return actor
-
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
-        self._waiting.pop(actor, None)
-        self._dozing.discard(actor)
-        is_child = actor in self._client_actors and actor is not self._root
-        self._client_actors.discard(actor)
+        self._resting.forget(actor)
+        is_fork = self._processes.leaves(actor)
         self.threads.may_wake()
         self._moves.leaves(actor)
-        if self._ranks is not None:
-            self._ranks.leaves(actor)
+        if actor in self._ranks_of:
+            self._ranks_of.pop(actor).leaves(actor)
         is_core = self._steps_of.pop(actor, None) is not None
         self.time.leave(actor)
         if self._is_over:
             return
-        is_fork = is_child and self.threads.act_together  # it may end without a word
         if not said_bye and not is_fork:
             self._degrade(self._death(actor.name))
         elif is_core:
@@ -388,8 +345,8 @@ class Keeper:
     def _hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         if kind in KvMoves.KINDS:
             self._moves.hear(actor, kind, rest)
-        elif self._ranks is not None and kind in Ranks.KINDS:
-            self._ranks.hear(actor, kind, rest)
+        elif kind in Ranks.KINDS:
+            self._ranks_of[actor].hear(actor, kind, rest)
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
             return
@@ -397,9 +354,9 @@ class Keeper:
             self._steps_of[actor].first_tokens(rest[0], self.time.now_ps)
         elif kind in ("step", "empty step"):
             self._call_workers(actor, kind, rest)
-            if self._ranks is None:
+            if actor not in self._ranks_of:
                 return
-            self._ranks.offered()
+            self._ranks_of[actor].offered()
         elif kind in ("reported", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
@@ -429,17 +386,18 @@ class Keeper:
                 if self._questions:
                     self._questions -= 1
                     self.sent(_NO_ROW)
+            case "rest":
+                self._resting.rests(actor)
+                self._moves.rests(actor)
             case "doze":
-                self.time.waits(actor, rest[0])
-                self._dozing.add(actor)
+                self._resting.rests(actor, rest[0])
+                self._moves.settled(actor)
+                self._moves.rests(actor)
+                if actor in self._ranks_of:
+                    self._ranks_of[actor].rests()
             case "unpark":
                 self.time.works(actor)
-                if actor in self._dozing:
-                    self._dozing.remove(actor)
-                    self._answer(actor, None)
-                self._moves.unparks(actor)
-                if self._ranks is not None:
-                    self._ranks.stirs(actor)
+                self._resting.wake([actor])
 
     def _hear_question(self, actor: Actor) -> None:
         """A question is not under way while the engine core waits for the end of a step, behind
@@ -510,19 +468,7 @@ class Keeper:
             self._reached.clear()
 
     def _hear_client(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        self.threads.may_wake()
-        if kind == "client notes":
-            self.threads.notes(rest)
-            return
-        if kind == "client thread":
-            self.threads.joins_others(f'the client asks the server in its thread "{rest[0]}"')
-        elif kind == "client waits":
-            self._waiting[actor] = rest[0], rest[1]
-            if self.relay is not None:
-                self.relay.told(rest[2], rest[3])
-        else:
-            self._waiting.pop(actor, None)
-            self.time.works(actor)
+        self._processes.hear(actor, kind, rest)
         self._wake()
 
     def _under_way(self, core: int, name: str, tokens: int, ended: bool) -> int:
@@ -536,72 +482,38 @@ class Keeper:
             return
         self._wakes = True
         try:
-            self._relay()
+            if self.has_client and self.threads.waits.is_full:
+                self.fail(NoProgressError(TOO_MANY))
+            self._processes.offer()
             woken = self.time.woken()
         finally:
             self._wakes = False
         if woken:
             self._page.write(self.time.now_ps)
         for actor in woken:
-            if actor is self._clients:
-                assert self._clients_wake is not None
-                if not self._clients_wake.done():
-                    self._clients_wake.set_result(True)
-            elif actor is self._moves.actor:
-                self._moves.land()
-            elif self.threads.is_actor(actor):
-                self.threads.wake()
-            elif actor in self._looks:
-                self.time.reports_under_way += 1  # it reports what it knows
-                self._answer(actor, self._looks.pop(actor))
-            else:
-                self.threads.may_wake()
-                self._dozing.discard(actor)
-                self._wake_one(actor)
+            self._go_on(actor)
         if self._moves.actor in woken:
             self._wake()  # perhaps nobody heard of it
 
-    def _relay(self) -> None:
-        """Brings what has come to the client, and what its processes wait for to the clock."""
-        relay, time = self.relay, self.time
-        if relay is None:
-            return
-        if self.threads.waits.is_full:
-            self.fail(NoProgressError(TOO_MANY))
-        if time.degraded:
-            relay.take_all()
-        is_quiet = self._client_is_quiet(relay)
-        is_there = is_quiet and not (time.requests_under_way or time.tokens_under_way)
-        if time.degraded or is_there:
-            relay.flush()
-            is_quiet = self._client_is_quiet(relay)
-        goes_on = bool(is_quiet or time.degraded)
-        for actor in self._client_actors:
-            waits = actor in self._waiting or self.threads.need_a_look
-            if waits and goes_on:
-                time.waits(actor, self._waiting.get(actor, (0, None))[1])
-            else:
-                time.works(actor)
-        self.threads.offer(is_quiet=goes_on)
-
-    def _client_is_quiet(self, relay: Messages) -> bool:
-        """All of its threads wait, and nothing is under way to them or from them."""
-        self.threads.main_threads(wait=len(self._waiting) == len(self._client_actors))
-        self.threads.find_others()
-        if self.threads.need_a_look:
-            return self.threads.all_sleep and relay.looks_quiet()
-        return relay.is_quiet()
-
-    def _wake_one(self, actor: Actor) -> None:
-        """An engine core, or a process of the client, goes on at the present time."""
-        if actor not in self._client_actors:
+    def _go_on(self, actor: Actor) -> None:
+        """Its time has come."""
+        if actor is self._clients:
+            assert self._clients_wake is not None
+            if not self._clients_wake.done():
+                self._clients_wake.set_result(True)
+        elif actor is self._moves.actor:
+            self._moves.land()
+        elif self.threads.is_actor(actor):
+            self.threads.wake()
+        elif self._processes.has(actor):
+            self._processes.wake(actor)
+        elif actor in self._looks:
+            self.time.reports_under_way += 1  # it reports what it knows
+            self._answer(actor, self._looks.pop(actor))
+        else:
+            self.threads.may_wake()
+            self._resting.forget(actor)
             self._answer(actor, None)
-        elif actor in self._waiting:
-            self._answer_client(actor, self._waiting.pop(actor)[0], None)
-
-    def _answer_client(self, actor: Actor, number: int, comes: dict[int, int] | None) -> None:
-        """What comes before its time, or None; and whether several threads act together."""
-        self._answer(actor, [number, comes, self.threads.act_together])
 
     def _answer(self, actor: Actor, answer: Any) -> None:
         writer = self._written[actor]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from llmsim.emulation.timekeeping.resting import Resting
 from llmsim.emulation.timekeeping.timekeeper import Actor, Timekeeper
 
 
@@ -70,20 +71,22 @@ class KvCopies(KvMover, Protocol):
 class KvMoves:
     """Answers what engine cores with a KV connector say; who moves KV is an actor of the clock."""
 
-    KINDS = ("reserved", "sent", "withdrawn", "copies", "moved", "rest")
+    KINDS = ("reserved", "sent", "withdrawn", "copies", "moved")
 
     def __init__(
         self,
         time: Timekeeper,
         links: KvLinks | None,
         answer: Callable[[Actor, Any], None],
+        resting: Resting,
         steps_of: Mapping[Actor, Waited],
         copies: KvCopies | None = None,
     ) -> None:
         """Engine cores have `links` between them, or `copies` below them; `steps_of` says who times
-        their steps.
+        their steps. Those of `resting` go on where there is something for them.
         """
         self._time, self._links, self._answer = time, links, answer
+        self._resting = resting
         self._copies = copies
         self._mover: KvMover | None = links if links is not None else copies
         self._steps_of = steps_of
@@ -94,7 +97,6 @@ class KvMoves:
         """Of the engine cores."""
         self._unseen: set[Actor] = set()
         """Engine cores with requests that came after they had settled."""
-        self._resting: set[Actor] = set()
         self._gated: list[Actor] = []
         """Engine cores whose steps wait for copies."""
         self.actor: Actor | None = None
@@ -110,7 +112,6 @@ class KvMoves:
     def leaves(self, core: Actor) -> None:
         """It has ended."""
         self._numbers.pop(core, None)
-        self._resting.discard(core)
         if core in self._gated:
             self._gated.remove(core)
 
@@ -118,10 +119,6 @@ class KvMoves:
         """What an engine core says of its connector, one of `KINDS`."""
         if kind == "moved":
             self._answer(core, self._moved_until(rest[0], self._numbers[core]))
-        elif kind == "rest":
-            self._resting.add(core)
-            self._time.waits(core, None)
-            self._stir(core)
         elif kind == "copies":
             self._copy(core, *rest)
         elif self._links is not None and kind in ("sent", "withdrawn"):
@@ -160,11 +157,9 @@ class KvMoves:
         self._unseen.add(core)
         self._stir(core)
 
-    def unparks(self, core: Actor) -> None:
-        """It has something to do."""
-        if core in self._resting:
-            self._resting.discard(core)
-            self._answer(core, None)
+    def rests(self, core: Actor) -> None:
+        """It has nothing to do, unless something has come or moved."""
+        self._stir(core)
 
     def land(self) -> None:
         """All that has landed by now is told to the engine cores."""
@@ -183,11 +178,8 @@ class KvMoves:
             assert self._copies is not None, "they wait for copies"
             if self._copies.is_open(self._numbers[core]):
                 self._gated.remove(core)
-                self._go_on(core)
-
-    def _go_on(self, core: Actor) -> None:
-        self._time.works(core)
-        self._answer(core, None)
+                self._time.works(core)
+                self._answer(core, None)
 
     def _moved_until(self, until_ps: int | None, number: int) -> list[Any]:
         """Takes what has moved by then, or, without a time, by now."""
@@ -203,7 +195,5 @@ class KvMoves:
 
     def _stir(self, core: Actor) -> None:
         """An engine core that rests goes on where there is something for it."""
-        is_there = core in self._unseen or self._moved.get(self._numbers[core])
-        if core in self._resting and is_there:
-            self._resting.discard(core)
-            self._go_on(core)
+        if core in self._unseen or self._moved.get(self._numbers[core]):
+            self._resting.wake([core])

@@ -242,17 +242,18 @@ void bind_round_runner(nb::module_& m) {
            "configs, programs: of each member.")
       .def(
           "run",
-          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps) {
+          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps) {
             std::vector<Batch> members;
             for (const Items& items : batches) members.push_back(batch_of(items));
             std::vector<std::pair<Ps, Ps>> times;
-            for (const StepTimes& one : runner.run(members, now_ps))
+            for (const StepTimes& one : runner.run(members, now_ps, ready_ps))
               times.emplace_back(one.start, one.end);
             return times;
           },
-          "batches"_a, "now_ps"_a,
-          "(start, end) in ps of each member's step of the next round, which may start then; "
-          "items as of Program.step_ps, none for a member without work.");
+          "batches"_a, "now_ps"_a, "ready_ps"_a = 0,
+          "(start, end) in ps of each member's step of the next round, which the hosts have at "
+          "now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member "
+          "without work.");
 }
 
 void bind_source(nb::module_& m) {

@@ -124,8 +124,17 @@ void Group::drain_inbox(Ps now) {
 // SGLang's engine has them from the start, and those whose KV may be sent enter its queue in that
 // order (pop_bootstrapped).
 void Group::order_by_sight(Ps now) {
-  inbox_.sort_seen(
-      now, [this](RequestId request) { return sequences_[request].arrival + latency_of(request); });
+  inbox_.sort_seen(now, [this](RequestId request) { return seen_at(request); });
+}
+
+// Requests that its engine took when it looked, and that decode groups have memory for by now.
+void Group::take_told(Ps now) {
+  order_by_sight(now);
+  const auto has_been_seen = [this](RequestId request) { return seen_at(request) <= looked_; };
+  while (const std::optional<RequestId> request = inbox_.take_if(now, has_been_seen)) {
+    circling_.arrived();
+    scheduler_->add(*request);
+  }
 }
 
 void Group::tell_load(Ps now) {
@@ -255,7 +264,7 @@ void Group::expect(Ps now) {
 void Group::wake(Ps now) {
   if (paused_) return;
   const bool agrees = lockstep_ != nullptr && lockstep_->about_to_agree();
-  const bool waits = num_offers_ > 0 || joins_idle_ || withholds() || agrees;
+  const bool waits = num_offers_ > 0 || joins_idle_ || withholds() || agrees || looked_ != kNever;
   const Ps seen = waits ? kEndOfTime : next_inbox();
   const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);
@@ -307,6 +316,8 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
 // Batches complete without any of their requests, which frees what was kept for them.
 void Group::cut_steps(Ps now) {
   stir();
+  looked_ = kNever;
+  passes_ = false;
   Ps free = completed_.last_end();
   finished_.clear();
   for (; !batches_.empty(); batches_.pop_oldest()) {
@@ -558,6 +569,7 @@ void Group::launch(Ps now) {
   if (lockstep_ == nullptr || (slot.batch.empty() && idles_along())) calls_.push_batch(now);
   if (num_offers_ > 0) --num_offers_;
   joins_idle_ = false;
+  looked_ = kNever;
   if (steps) slot.row = steps->record(config_.index, slot.scheduled, slot.batch, *scheduler_);
 }
 
@@ -601,8 +613,14 @@ void Group::note_times(const StepTimes& times, Ps now) {
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
 // other members to join it.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
-  const bool has_offered = idles_along() ? num_offers_ > 0 || withholds() : !has_place(now);
-  if (joins_idle_ || full() || has_offered) {
+  if (idles_along()) {
+    if (answers_when_sent()) {
+      take_told(now);
+    } else if (connector_ != nullptr) {
+      hear_of_moved(now - 1, now);  // what moves at this very time is heard of with the next pass
+    }
+    tell_load(now);
+  } else if (joins_idle_ || full() || !has_place(now)) {
     tell_load(now);
   } else {
     drain_inbox(now);
@@ -620,6 +638,14 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
+}
+
+bool Group::look(Ps now) {
+  if (looked_ != kNever) return true;
+  if (full() || passes_) return false;
+  drain_inbox(now);
+  looked_ = now;
+  return true;
 }
 
 void Group::note_offer(Ps now) {
@@ -676,7 +702,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop).
   if (!is_dummy && owes_dummy_) joins_idle_ = true;
   if (!is_dummy) owes_dummy_ = false;
-  nothing_to_build_ = false;
+  nothing_to_build_ = passes_ = false;
   tell_load(now);
 }
 

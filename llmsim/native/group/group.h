@@ -189,6 +189,15 @@ class Group final : public Entity, public StepSink {
   }
   LockstepGroup* lockstep() const { return lockstep_; }
   void offer(Ps now, std::int64_t round, std::int64_t rounds_ahead);
+  // A member that idles along begins a pass: it takes the requests that are here, and offers a
+  // batch when all members have looked (SGLang: the broadcast behind `_pull_raw_reqs`). False: it
+  // waits for an output first.
+  bool look(Ps now);
+  // Nobody has found anything to run.
+  void end_pass() {
+    passes_ = !batches_.empty();
+    looked_ = kNever;
+  }
   // Nobody has prompts: the decodes that its scheduler withholds are its offer. Or others have
   // some, and it keeps its decodes back.
   void offer_withheld(Ps now);
@@ -206,7 +215,9 @@ class Group final : public Entity, public StepSink {
     return in_flight >= depth() && batches_.newest().batch.empty();
   }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
-  bool settled() const { return (full() || has_offer() || joins_idle_ || withholds()) && !load_; }
+  bool settled() const {
+    return (full() || has_offer() || joins_idle_ || withholds() || looked_ != kNever) && !load_;
+  }
   bool may_join_idle() const {
     const bool has_work = !idles_along() && scheduler_->has_requests();
     const std::size_t in_flight = batches_.num_in_flight();
@@ -368,6 +379,8 @@ class Group final : public Entity, public StepSink {
   void note_left(RequestId request, Ps now);
   // Those that are here by now enter its engine in the order in which that has seen them.
   void order_by_sight(Ps now);
+  Ps seen_at(RequestId request) const { return sequences_[request].arrival + latency_of(request); }
+  void take_told(Ps now);
   void hear_of_moved(Ps launched, Ps now);
   void hear_of_moved_kv(RequestId request, Ps now);
   // Whether it computes prompts and answers when their KV has been sent (SGLang:
@@ -394,6 +407,8 @@ class Group final : public Entity, public StepSink {
   SequenceTable& sequences_;
   RequestLog& log_;
   Ps schedule_at_ = kEndOfTime;  // of the pending kSchedule
+  Ps looked_ = kNever;           // when it began the pass in which it waits for other members
+  bool passes_ = false;          // its pass has found nothing, and goes on to the next output
   bool step_done_posted_ = false;
   std::vector<RequestId> finished_;  // scratch
   HandedBack handed_back_;

@@ -108,15 +108,26 @@ bool LockstepGroup::gather(Ps now) {
   for (std::size_t m = next_stirred(0); m < members_.size(); m = next_stirred(m + 1)) {
     Group& member = *members_[m];
     asked_.push_back(m);
-    member.offer(now, rounds_, ahead);
-    if (rounds_ > 0 && !idle_along_ && !member.has_offer() && member.may_join_idle())
-      member.join_idle();
-    all_there &= member.has_offer() || member.joins_idle() || member.may_join_idle();
+    if (idle_along_) {
+      all_there &= member.look(now);
+    } else {
+      member.offer(now, rounds_, ahead);
+      if (rounds_ > 0 && !member.has_offer() && member.may_join_idle()) member.join_idle();
+      all_there &= member.has_offer() || member.joins_idle() || member.may_join_idle();
+    }
     if (!member.settled()) continue;
     stirred_[m / kBits] &= ~(std::uint64_t{1} << m % kBits);
     if (member.full()) ++num_full_;
   }
-  return all_there && num_full_ == 0;
+  if (!all_there || num_full_ > 0) return false;
+  return !idle_along_ || all_offer(now);
+}
+
+// All members have looked: they form their batches, of which some may wait for KV below.
+bool LockstepGroup::all_offer(Ps now) {
+  for (Group* member : members_) member->offer(now, rounds_, rounds_ahead());
+  return std::ranges::all_of(
+      members_, [](const Group* member) { return member->has_offer() || member->may_join_idle(); });
 }
 
 // Nobody has work: the wave is over when all have ended what they did, and members that may find
@@ -140,7 +151,11 @@ bool LockstepGroup::try_round(Ps now) {
     work = std::ranges::any_of(members_, &Group::has_offer);
   }
   const bool unfinished = some_have_requests();
-  if (!work && idle_along_) return passes_again(now);
+  if (!work && idle_along_) {
+    for (Group* member : members_) member->end_pass();
+    stir_all();
+    return passes_again(now);
+  }
   // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
   // dummies.
   if (!work && !unfinished && rounds_ == 0) return false;

@@ -56,6 +56,7 @@ class LockstepGroup final : private StepSink {
   void stir_all();
   // Asks for offers; whether all are there.
   bool gather(Ps now);
+  bool all_offer(Ps now);
   bool try_round(Ps now);
   bool passes_again(Ps now);
   // Whether the members agree behind this round of a wave.

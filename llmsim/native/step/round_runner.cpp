@@ -1,5 +1,6 @@
 #include "step/round_runner.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -12,14 +13,14 @@ RoundRunner::RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& mak
   executor_ = make_executor(std::move(members));
 }
 
-std::span<const StepTimes> RoundRunner::run(std::span<const Batch> batches, Ps now) {
+std::span<const StepTimes> RoundRunner::run(std::span<const Batch> batches, Ps now, Ps ready) {
   if (batches.size() != costs_.size())
     throw std::invalid_argument("a round has a batch of each of its " +
                                 std::to_string(costs_.size()) + " members, and not " +
                                 std::to_string(batches.size()));
   std::vector<const Batch*> members;
   for (const Batch& batch : batches) members.push_back(&batch);
-  executor_->begin(members, {now, now}, *this);
+  executor_->begin(members, {now, std::max(now, ready)}, *this);
   return times_;
 }
 

@@ -22,9 +22,10 @@ class RoundRunner final : private StepSink {
   RoundRunner(const RoundRunner&) = delete;  // the executor refers to the costs
   RoundRunner& operator=(const RoundRunner&) = delete;
 
-  // The next round, which may start at `now`: a batch of every member, a dummy where it has none.
-  // Rounds run in the order of the calls. Throws std::invalid_argument for another number of them.
-  std::span<const StepTimes> run(std::span<const Batch> batches, Ps now);
+  // The next round, which hosts prepare from `now` on, and which may start at `ready`: a batch of
+  // every member, a dummy where it has none. Rounds run in the order of the calls. Throws
+  // std::invalid_argument for another number of them.
+  std::span<const StepTimes> run(std::span<const Batch> batches, Ps now, Ps ready);
 
  private:
   void timed(std::size_t member, const StepTimes& times, Ps /*now*/) override {

@@ -67,19 +67,12 @@ class Inbox:
         kinds: Messages,
         *,
         beside: bool = False,
-        hands_over: bool = False,
     ) -> None:
         """`read` waits for the next message, and `kinds` says what is in it; `beside`: there are
-        other ranks, whose requests make work for this one. `hands_over`: KV that moves does.
+        other ranks, which run in lock-step with this one.
         """
         self._channel, self._read, self._kinds = channel, read, kinds
-        self._beside, self._begins = beside, False
-        self._idles: Callable[[], None] | None = None
-        """Says that it waits for more than messages."""
-        if beside:
-            self._idles = channel.idles
-        elif hands_over:
-            self._idles = channel.rests
+        self._beside = beside
         self._messages: deque[Any] = deque()
         self.is_over = False
         """The server ends: nobody waits for the clock any more."""
@@ -99,39 +92,19 @@ class Inbox:
         """The clock may move on without this scheduler; returns when there is a message, or work
         of another rank, or KV has moved, or at that time.
         """
-        if self._idles is not None:
-            self._doze(self._idles)
-            return
-        if until_ps is not None:
-            self._doze(lambda: self._channel.dozes(until_ps))
-            return
-        with self._changed:
-            if not self._messages:
-                self._parked = True
-                self._channel.park()
-            while not self._messages:
-                self._changed.wait()
-
-    def _doze(self, says: Callable[[], None]) -> None:
         with self._changed:
             if self._messages:
                 return
             self._parked = True
-            self._ask(says)
+            self._ask(lambda: self._channel.dozes(until_ps))
         self._ask(self._channel.goes_on)
         with self._changed:
             self._parked = False
 
-    def begins_pass(self) -> None:
-        """What runs next depends on the messages until the next meeting."""
-        self._begins = True
-
     def meet(self) -> None:
         """Returns when all ranks are here, or the server ends."""
-        if not self._beside:
-            return
-        begins, self._begins = self._begins, False
-        self._ask(lambda: self._channel.meet(begins=begins))
+        if self._beside:
+            self._ask(self._channel.meet)
 
     def settle(self) -> None:
         """Returns when all requests of the present time are here, or the server ends; at once where
@@ -178,11 +151,9 @@ class _Steps:
 
     def __init__(self, channel: Channel, width: int, *, in_rounds: bool = False) -> None:
         """`width`: tokens that a decode computes for each request, of which all but one are drafts
-        to be verified. `in_rounds`: steps have numbers in place of ends, since a rank in lock-step
-        waits for the others.
+        to be verified. `in_rounds`: a step begins when all ranks in lock-step have launched theirs.
         """
-        self._channel, self._width = channel, width
-        self._until = channel.ends if in_rounds else channel.wait
+        self._channel, self._width, self._in_rounds = channel, width, in_rounds
         self._started: set[str] = set()
         self.copies: HostCopies | None = None
         """To host memory and back."""
@@ -200,6 +171,8 @@ class _Steps:
         end, sampled, _ = self._channel.step(
             self._items(batch, self._width - 1 if verifies else 0), waits
         )
+        if self._in_rounds:
+            end = self._channel.end_of(end)
         if self.copies is not None:
             self.copies.launched(end)
         self.transfers.runs()
@@ -231,7 +204,7 @@ class _Steps:
         """Returns at the end of the step that gave this result."""
         end = getattr(result, "llmsim_end", None)
         if end is not None:
-            self._until(end)
+            self._channel.wait(end)
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
@@ -310,21 +283,12 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             read = channels.recv_from_tokenizer
             beside = given["ranks"] > 1
             rank = get_parallel().attn_dp_rank if beside else 0
-            channel = opened(given["socket"], given["first_engine"] + rank)
+            channel = opened(given["socket"], given["engines"][rank])
             steps = _begin(channel, given["width"], in_rounds=beside)
             steps.copies = copies
-            hands_over = given["hands_over"]
-            if hands_over:
+            if given["hands_over"]:
                 steps.transfers = begin(channel, page)
-            inbox = _listen(
-                Inbox(
-                    channel,
-                    lambda: receive(read),
-                    Messages(),
-                    beside=beside,
-                    hands_over=hands_over,
-                )
-            )
+            inbox = _listen(Inbox(channel, lambda: receive(read), Messages(), beside=beside))
             object.__setattr__(channels, "recv_from_tokenizer", inbox)
         return channels
 
@@ -363,7 +327,6 @@ def _hook_loop(stages: int) -> None:
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
         transfers.begins_pass()
-        self.ipc_channels.recv_from_tokenizer.begins_pass()
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:
