@@ -36,6 +36,8 @@ VERSION_RULES = {
     "blocks, where prompts are cut for them.",
     "cuts_last_block": "Where states are cached, a prompt that ends with a block is cut in front of "
     "it, so that its last token can be computed again; earlier releases run it whole.",
+    "frees_past_gaps": "Cached states are given back wherever they lie; earlier releases keep those "
+    "of prompts in several chunks, with asynchronous steps, until the request ends.",
     "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for "
     "it; earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
@@ -100,5 +102,6 @@ def kv_tables(
         states.on, states.checkpoint_alignment = True, checkpoint_alignment
         states.match_unit = match_unit
         states.cuts_last_block = "cuts_last_block" in rules
+        states.frees_past_gaps = "frees_past_gaps" in rules
         native.states = states
     return native

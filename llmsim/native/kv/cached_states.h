@@ -23,6 +23,9 @@ struct CachedStatesConfig {
   // A prompt that ends with a block is cut in front of it, whose last token is computed again where
   // the prompt comes again; else it runs whole.
   bool cuts_last_block = false;
+  // States are given back wherever they lie; else the one before the newest, and those that lie
+  // without a gap in front of what a sequence still needs.
+  bool frees_past_gaps = false;
 };
 
 // A state is kept at the end of a block, and a chunk leaves one where it ends.
@@ -51,6 +54,7 @@ class CachedStates {
   // Most states of a sequence that are held at once.
   std::int32_t most() const { return config_.checkpoint_alignment > 0 ? 3 : 2; }
   bool matches_tails() const { return config_.matches_tails; }
+  bool frees_past_gaps() const { return config_.frees_past_gaps; }
   // Blocks in front of the one that holds the state behind so many tokens.
   std::int32_t outlived(std::int32_t tokens) const { return std::max(0, tokens - 1) / block_size_; }
   // Whether the state at the end of a block is worth keeping; `ends`: of prefixes, in blocks.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace llmsim {
 
@@ -284,7 +285,7 @@ void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     Blocks& blocks = blocks_of(request, sequence, i);
     if (hits_tail()) copy_hit(pool, blocks);
-    extend(pool, sequence, tables_[i], computed, tokens, blocks);
+    extend(pool, request, sequence, tables_[i], computed, tokens, blocks);
   }
 }
 
@@ -324,11 +325,12 @@ std::int32_t KvTables::states_taken(const Sequence& sequence, std::int32_t start
   return std::max(0, std::min(all - held, states_.leaves_two(sequence, start, end) ? 2 : 1));
 }
 
-void KvTables::extend(BlockPool& pool, const Sequence& sequence, Table table, std::int32_t start,
-                      std::int32_t tokens, Blocks& blocks) {
+void KvTables::extend(BlockPool& pool, RequestId request, const Sequence& sequence, Table table,
+                      std::int32_t start, std::int32_t tokens, Blocks& blocks) {
   const auto all = static_cast<std::size_t>(needed(table, tokens));
   if (table.window == kKeepsState && states_.on() && blocks.size() < all) {
     const auto held = static_cast<std::int32_t>(blocks.size());
+    if (held > 0) last_states_[request] = held - 1;
     blocks.resize(all - static_cast<std::size_t>(states_taken(sequence, start, tokens, held)), 0);
   }
   while (blocks.size() < all) blocks.push_back(pool.allocate());
@@ -354,17 +356,26 @@ bool KvTables::settled(RequestId request) const {
   return true;
 }
 
+void KvTables::give_back(BlockPool& pool, RequestId request, Table table, std::int32_t done,
+                         Blocks& blocks) {
+  const bool past_gaps = table.window == kKeepsState && states_.frees_past_gaps();
+  const auto behind = std::min(static_cast<std::size_t>(skipped(table, done)), blocks.size());
+  const auto free = [&](std::size_t k) { pool.release(std::exchange(blocks[k], 0)); };
+  for (std::size_t k = behind; k-- > 0 && (blocks[k] != 0 || past_gaps);)
+    if (blocks[k] != 0) free(k);
+  if (table.window != kKeepsState || past_gaps) return;
+  const auto last = last_states_.find(request);
+  if (last != last_states_.end() && last->second < ceil_div(done, block_size_) - 1 &&
+      blocks[at(last->second)] != 0)
+    free(at(last->second));
+}
+
 bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std::int32_t tokens) {
   std::int32_t more = 0;
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const Table table = tables_[i];
     Blocks& blocks = blocks_of(request, sequence, i);
-    const auto behind =
-        std::min(static_cast<std::size_t>(skipped(table, done(sequence))), blocks.size());
-    for (std::size_t k = behind; k-- > 0 && (blocks[k] != 0 || table.window == kKeepsState);) {
-      if (blocks[k] != 0) pool.release(blocks[k]);
-      blocks[k] = 0;
-    }
+    give_back(pool, request, table, done(sequence), blocks);
     const auto held = static_cast<std::int32_t>(blocks.size());
     more += table.window == kKeepsState && states_.on()
                 ? states_taken(sequence, sequence.num_computed, tokens, held)
@@ -375,7 +386,7 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
   note_checkpoint(request, sequence, sequence.num_computed, tokens);
   for (std::size_t i = 0; more > 0 && i < tables_.size(); ++i) {
     if (keeps_tail(request, i)) keep_tail(pool, request, i);
-    extend(pool, sequence, tables_[i], sequence.num_computed, tokens,
+    extend(pool, request, sequence, tables_[i], sequence.num_computed, tokens,
            blocks_of(request, sequence, i));
   }
   tails_.erase(request);
@@ -508,6 +519,7 @@ void KvTables::release(BlockPool& pool, RequestId request, Sequence& sequence) {
   junctions_.erase(request);
   tails_.erase(request);
   checkpoints_.erase(request);
+  last_states_.erase(request);
 }
 
 // In table order: who gives them back last first frees the last table first, where release() begins
@@ -526,6 +538,7 @@ std::vector<BlockId> KvTables::take(RequestId request, Sequence& sequence) {
   junctions_.erase(request);
   tails_.erase(request);
   checkpoints_.erase(request);
+  last_states_.erase(request);
   return taken;
 }
 

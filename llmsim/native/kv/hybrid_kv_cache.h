@@ -144,8 +144,11 @@ class KvTables {
   // beside one that is copied.
   std::int32_t states_taken(const Sequence& sequence, std::int32_t start, std::int32_t end,
                             std::int32_t held) const;
-  void extend(BlockPool& pool, const Sequence& sequence, Table table, std::int32_t start,
-              std::int32_t tokens, Blocks& blocks);
+  void extend(BlockPool& pool, RequestId request, const Sequence& sequence, Table table,
+              std::int32_t start, std::int32_t tokens, Blocks& blocks);
+  // What layers no longer see of a sequence of which so many tokens are done.
+  void give_back(BlockPool& pool, RequestId request, Table table, std::int32_t done,
+                 Blocks& blocks);
   Blocks& blocks_of(RequestId request, Sequence& sequence, std::size_t index) {
     return index == home_ ? sequence.blocks : others_[request][index];
   }
@@ -221,6 +224,8 @@ class KvTables {
   std::unordered_map<RequestId, std::vector<Blocks>> others_;
   // Tokens that some table has cached of a prefix that not all have: where the last look-up ended.
   std::unordered_map<RequestId, std::int32_t> junctions_;
+  // Places of the states before the newest ones in tables of cached states.
+  std::unordered_map<RequestId, std::int32_t> last_states_;
   // By table, blocks whose state ends the prompt inside of a block, until the next step copies it;
   // 0: none.
   std::unordered_map<RequestId, std::vector<BlockId>> tails_;
