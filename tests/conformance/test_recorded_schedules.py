@@ -12,6 +12,7 @@ from shared_data import shared
 
 from llmsim.cli import main
 from llmsim.config.errors import InputError
+from llmsim.scheduling.conformance import cases
 from llmsim.scheduling.conformance.cases import run_case
 from llmsim.scheduling.conformance.recorded import find_recordings, load_recording, replay
 
@@ -89,6 +90,28 @@ def test_each_release_has_a_rule_that_the_one_before_lacks(release: str, tmp_pat
         assert replay(path).difference == ""
         case["resolved"]["engine_profile"] = f"vllm-{BEFORE[release]}"
         assert not replay(write(tmp_path / "before.json", case)).identical
+
+
+STATES = RECORDINGS / "states"
+
+
+def test_cached_states_of_0_28_are_kept_as_it_keeps_them() -> None:
+    """Random cases of 16 requests, with prompts that end with blocks and states behind gaps."""
+    assert [replay(path).difference for path in sorted(STATES.iterdir())] == [""] * 3
+
+
+@pytest.mark.parametrize("rule", ["cuts_last_block", "frees_past_gaps"])
+def test_a_later_rule_of_cached_states_gives_another_schedule(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cases.kv_tables
+
+    def with_rule(*given: Any, **more: Any) -> Any:
+        *before, rules, retention = given
+        return made(*before, [*rules, rule], retention, **more)
+
+    monkeypatch.setattr(cases, "kv_tables", with_rule)
+    assert sum(replay(path).difference != "" for path in STATES.iterdir()) >= 2
 
 
 OPTIONS = RECORDINGS / "options"
