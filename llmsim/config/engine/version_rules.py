@@ -34,10 +34,10 @@ VERSION_RULES = {
     "it, instead of one block of each hit being computed again.",
     "caches_states": "States of linear attention and Mamba layers are cached at the ends of "
     "blocks, where prompts are cut for them.",
-    "cuts_last_block": "Where states are cached, a prompt that ends with a block is cut in front of "
-    "it, so that its last token can be computed again; earlier releases run it whole.",
-    "frees_past_gaps": "Cached states are given back wherever they lie; earlier releases keep those "
-    "of prompts in several chunks, with asynchronous steps, until the request ends.",
+    "cuts_last_block": "Where states are cached, a prompt that ends with a block is cut in front "
+    "of it, so that its last token can be computed again; earlier releases run it whole.",
+    "frees_past_gaps": "Cached states are given back wherever they lie; earlier releases keep "
+    "those of prompts in several chunks, with asynchronous steps, until the request ends.",
     "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for "
     "it; earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
@@ -54,7 +54,7 @@ VERSION_RULES = {
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
     "whether work is left.",
     "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
-    "(kv_offloading_size); 0.32 and releases before 0.31 were not compared.",
+    "(kv_offloading_size); releases before 0.31 were not compared.",
     "ages_requests": "In an LRU pool of offloaded KV, the chunks of a running request are as old "
     "as its first use of the pool, the last ones first; earlier, each as its own store.",
     "offers_again": "Who starts again after a preemption offers all of its chunks to the pool of "
