@@ -38,6 +38,8 @@ VERSION_RULES = {
     "of it, so that its last token can be computed again; earlier releases run it whole.",
     "frees_past_gaps": "Cached states are given back wherever they lie; earlier releases keep "
     "those of prompts in several chunks, with asynchronous steps, until the request ends.",
+    "registers_again": "Who shares the last cached state of a prompt waits a step longer, where a "
+    "step of the prompt ends within the block behind that state; other releases do not.",
     "saves_inside_chunks": "Kernels may save a state inside of a chunk, which is then not cut for "
     "it; earlier releases were compared without.",
     "reads_ahead": "Where a head drafts with several modules, no prompt is cut closer to its end "
@@ -103,5 +105,6 @@ def kv_tables(
         states.match_unit = match_unit
         states.cuts_last_block = "cuts_last_block" in rules
         states.frees_past_gaps = "frees_past_gaps" in rules
+        states.registers_again = "registers_again" in rules
         native.states = states
     return native

@@ -74,6 +74,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("match_unit", &CachedStatesConfig::match_unit)
       .def_rw("cuts_last_block", &CachedStatesConfig::cuts_last_block)
       .def_rw("frees_past_gaps", &CachedStatesConfig::frees_past_gaps)
+      .def_rw("registers_again", &CachedStatesConfig::registers_again)
       .def_rw("checkpoint_alignment", &CachedStatesConfig::checkpoint_alignment);
   nb::class_<KvTablesConfig>(m, "KvTables",
                              "Tables of blocks of layers that keep different parts of a sequence.")

@@ -26,6 +26,9 @@ struct CachedStatesConfig {
   // States are given back wherever they lie; else the one before the newest, and those that lie
   // without a gap in front of what a sequence still needs.
   bool frees_past_gaps = false;
+  // A step that ends within a block behind a prompt's last state registers that state once more, so
+  // that nobody hits it in this step.
+  bool registers_again = false;
 };
 
 // A state is kept at the end of a block, and a chunk leaves one where it ends.
@@ -55,6 +58,12 @@ class CachedStates {
   std::int32_t most() const { return config_.checkpoint_alignment > 0 ? 3 : 2; }
   bool matches_tails() const { return config_.matches_tails; }
   bool frees_past_gaps() const { return config_.frees_past_gaps; }
+  // The block whose state a step that ends behind so many tokens registers once more; -1: none.
+  std::int32_t registered_again(const Sequence& s, std::int32_t tokens) const {
+    const std::int32_t end = std::min(tokens, s.num_tokens) / block_size_ * block_size_;
+    const std::int32_t last = std::max(0, s.prompt_tokens - 1) / unit_ * unit_;
+    return config_.registers_again && end > 0 && end == last ? end / block_size_ - 1 : -1;
+  }
   // Blocks in front of the one that holds the state behind so many tokens.
   std::int32_t outlived(std::int32_t tokens) const { return std::max(0, tokens - 1) / block_size_; }
   // Whether the state at the end of a block is worth keeping; `ends`: of prefixes, in blocks.

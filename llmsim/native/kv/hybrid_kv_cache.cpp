@@ -287,6 +287,7 @@ void KvTables::allocate(BlockPool& pool, RequestId request, Sequence& sequence,
     if (hits_tail()) copy_hit(pool, blocks);
     extend(pool, request, sequence, tables_[i], computed, tokens, blocks);
   }
+  register_again(pool, request, sequence, tokens);
 }
 
 // Both are held until the step is formed.
@@ -390,7 +391,19 @@ bool KvTables::grow(BlockPool& pool, RequestId request, Sequence& sequence, std:
            blocks_of(request, sequence, i));
   }
   tails_.erase(request);
+  register_again(pool, request, sequence, tokens);
   return true;
+}
+
+void KvTables::register_again(const BlockPool& pool, RequestId request, const Sequence& sequence,
+                              std::int32_t tokens) {
+  const std::int32_t place = states_.registered_again(sequence, tokens);
+  if (place < 0) return;
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (tables_[i].window != kKeepsState) continue;
+    const BlockId block = others_[request][i][at(place)];
+    if (block != 0) fresh_.insert(pool.key(block));
+  }
 }
 
 void KvTables::set_keys(BlockPool& pool, RequestId request, const Sequence& sequence,

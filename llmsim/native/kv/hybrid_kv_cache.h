@@ -146,6 +146,9 @@ class KvTables {
                             std::int32_t held) const;
   void extend(BlockPool& pool, RequestId request, const Sequence& sequence, Table table,
               std::int32_t start, std::int32_t tokens, Blocks& blocks);
+  // In a step that ends behind `tokens`.
+  void register_again(const BlockPool& pool, RequestId request, const Sequence& sequence,
+                      std::int32_t tokens);
   // What layers no longer see of a sequence of which so many tokens are done.
   void give_back(BlockPool& pool, RequestId request, Table table, std::int32_t done,
                  Blocks& blocks);
