@@ -169,7 +169,10 @@ def parts_markdown(found: FirstTokens) -> str:
         "| --- | --- | ---: | ---: | ---: |",
     ]
     for name, chosen in (("not queued", ~queued), ("queued", queued)):
-        for part, real, simulated in (("to scheduling", waits, ours), ("behind it", runs, our_runs)):
+        for part, real, simulated in (
+            ("to scheduling", waits, ours),
+            ("behind it", runs, our_runs),
+        ):
             if chosen.any():
                 ms, our_ms = 1e3 * real[chosen].mean(), 1e3 * simulated[chosen].mean()
                 lines.append(
