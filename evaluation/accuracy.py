@@ -21,6 +21,7 @@ import accuracy_static
 from accuracy_data import SectionSkipped, needed
 from drain import drain_markdown, read_drain, step_price
 from msgspec.structs import replace
+from prompt_steps import first_tokens, parts_markdown, steps_markdown
 from targets import reach, targets_markdown
 
 from llmsim.api.checked.run_options import RunOptions
@@ -31,7 +32,7 @@ from llmsim.config.errors import LlmsimError
 from llmsim.validation import Comparison, read_recording
 from llmsim.validation.compare.compare import compare
 from llmsim.validation.fit.ablation import ablate, ablation_markdown
-from llmsim.validation.fit.calibrate import calibrate
+from llmsim.validation.fit.calibrate import MEANS, Calibrator, Simulate, calibrate, objective
 from llmsim.validation.logs.recording import Recording, recording_of
 from llmsim.validation.report.calibration_table import calibration_markdown
 
@@ -40,6 +41,10 @@ DATA = ROOT.parent / "shared" / "data"
 RUN = "groundtruth/rtxpro6000_llama31_8b"
 TRACE = "groundtruth/workloads/sharegpt-llama-3.1-8b-300-sps10.jsonl"
 BUNDLES = "groundtruth/profiler/perf"
+HARDWARE = "RTXPRO6000"
+COLD_S = 2.0
+"""Requests that arrive earlier meet a cold engine."""
+FACTORS = (1.0, 1.001, 1.002, 1.003, 1.004, 1.005, 1.006, 1.007, 1.008, 1.009, 1.010)
 ENGINE = (
     "--engine-profile",
     "vllm-0.19",
@@ -131,7 +136,17 @@ def recorded_run(folder: Path) -> str:
         for source, comparison in found.items()
         for one in comparison.findings
     ]
-    return "\n".join([*lines, "", *findings, "", accuracy_static.RECORDED_RUN_NOTES])
+    early = first_tokens(run.log, run.options("profile bundle"))
+    parts = (
+        "\n".join([*lines, "", *findings]),
+        accuracy_static.RECORDED_RUN_NOTES,
+        accuracy_static.FIRST_TOKENS,
+        parts_markdown(early),
+        accuracy_static.PROMPT_STEPS,
+        steps_markdown(early.steps()),
+        accuracy_static.PROMPT_STEPS_NOTES,
+    )
+    return "\n\n".join(part.strip("\n") for part in parts)
 
 
 def _signed(name: str, value: float, digits: int = 2) -> str:
@@ -158,7 +173,10 @@ def terms(folder: Path) -> str:
         def simulate(disabled: tuple[str, ...], options: RunOptions = options) -> Recording:
             return recording_of(trial(replace(options, disabled_terms=disabled)))
 
-        parts += [f"From the {source}:", ablation_markdown(ablate(run.real(), simulate, (), 2.0))]
+        parts += [
+            f"From the {source}:",
+            ablation_markdown(ablate(run.real(), simulate, (), COLD_S)),
+        ]
     return "\n\n".join(part.strip("\n") for part in parts)
 
 
@@ -169,22 +187,42 @@ def half_split(folder: Path) -> str:
     run = RecordedRun(folder)
     parts = [accuracy_static.HALF_SPLIT]
     for source in SOURCES:
-        options = run.options(source)
         report = calibrate(
             run.real(),
-            lambda calibration, options=options: recording_of(
-                trial(replace(options, calibration=calibration))
-            ),
-            hardware="RTXPRO6000",
+            _with_constants(run.options(source)),
+            hardware=HARDWARE,
             wanted=(),
             available=("time_factor", "host_gap_ns"),
-            skip_seconds=2.0,
+            skip_seconds=COLD_S,
         )
         parts += [f"From the {source}:", calibration_markdown(report)]
+    parts += [accuracy_static.FACTORS, factors_table(run), accuracy_static.FACTORS_NOTES]
     prices = {source: step_price(run.options(source)) for source in SOURCES}
     drains = {source: (read_drain(run.real(), price), price) for source, price in prices.items()}
     parts += [accuracy_static.DRAIN, drain_markdown(drains), accuracy_static.DRAIN_NOTES]
     return "\n\n".join(part.strip("\n") for part in parts)
+
+
+def _with_constants(options: RunOptions) -> Simulate:
+    """The run with the constants of a machine."""
+    return lambda calibration: recording_of(trial(replace(options, calibration=calibration)))
+
+
+def factors_table(run: RecordedRun) -> str:
+    """Time factors beside each other: the error that the first half shows, and the means of the
+    other half.
+    """
+    options = run.options("profile bundle")
+    calibrator = Calibrator(run.real(), _with_constants(options), HARDWARE, COLD_S)
+    lines = [
+        "| time_factor | error of the first half | held-out mean TTFT | mean TPOT | mean latency |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for factor in FACTORS:
+        first, held_out = calibrator.halves({"time_factor": factor})
+        means = (f"{held_out.errors()[name]:+.2f}" for name in MEANS)
+        lines.append(f"| {factor:.3f} | {objective(first):.2f} | {' | '.join(means)} |")
+    return "\n".join(lines)
 
 
 def scheduler(folder: Path) -> str:
