@@ -27,9 +27,7 @@ def with_remedies(error: DoesNotFit, group: Group, plan: Callable[[Group], objec
     return DoesNotFit(error.problem, error.arithmetic, least_gib, wider, share)
 
 
-def _utilization(
-    error: DoesNotFit, group: Group, plan: Callable[[Group], object]
-) -> float | None:
+def _utilization(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> float | None:
     """The gpu_memory_utilization with which the group fits its devices, at most the usual one; None
     where it does not.
     """

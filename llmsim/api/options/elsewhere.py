@@ -50,7 +50,7 @@ _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("quantization",),
-        "the model's config.json has it as `quantization_config`, and \"{dtype}\" fp8 or int8 sets "
+        'the model\'s config.json has it as `quantization_config`, and "{dtype}" fp8 or int8 sets '
         "one type for all weights and activations",
     ),
     (
