@@ -63,7 +63,7 @@ def knee(figure: Any) -> None:
 
 
 def disaggregation(figure: Any) -> None:
-    """Two H100 that prefill and decode, beside one that prefills and one that decodes; vLLM 0.33."""
+    """Two H100 with vLLM 0.33 that prefill and decode, beside one for each."""
     import pandas as pd
 
     left, right = figure.subplots(1, 2)

@@ -462,7 +462,7 @@ def with_model_limits(
 
 
 def _with_budget(limits: StepLimits, tokens: int) -> StepLimits:
-    """The limits with the second budget of versions that have one, which is max_num_batched_tokens."""
+    """The limits with max_num_batched_tokens as second budget, in versions that have one."""
     return replace(limits, input_budget=tokens) if limits.input_budget else limits
 
 
