@@ -4,7 +4,7 @@ import llmsim
 
 
 def test_idle_attention_instances_break_no_lower_bound() -> None:
-    """At ten requests per second one of two attention instances is without any, again and again: its
+    """At ten requests per second one of two attention instances is often without any: its
     dummy pass counted as faster than its device reads all weights, with exit code 4.
     """
     cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "L4", attention=2, ffn=2)
