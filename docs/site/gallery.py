@@ -63,7 +63,7 @@ def knee(figure: Any) -> None:
 
 
 def disaggregation(figure: Any) -> None:
-    """Two H100 that prefill and decode, beside one that prefills and one that decodes."""
+    """Two H100 with vLLM 0.33 that prefill and decode, beside one for each."""
     import pandas as pd
 
     left, right = figure.subplots(1, 2)
@@ -73,7 +73,7 @@ def disaggregation(figure: Any) -> None:
     }
     for color, (name, counts) in zip(PALETTE, both.items(), strict=False):
         cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", **counts)
-        result = llmsim.run(cluster, LOAD.format(rate=20))
+        result = llmsim.run(cluster, LOAD.format(rate=20), engine_profile="vllm-0.33")
         _cdf(left, result.requests["ttft_ps"], name, color)
         gaps = pd.Series([max(gaps, default=0) for gaps in result.requests["itl_ps"]])
         _cdf(right, gaps, name, color)

@@ -89,30 +89,39 @@ class WiderSplit(Struct, frozen=True):
 class DoesNotFit(InfeasibleError):
     """A model needs more memory than its devices have: what would hold it, and the arithmetic.
 
-    `least_gib` is the memory of a device that would do; `wider` is set where a wider split would.
+    `least_gib` is the memory of a device that would do; `wider` is set where a wider split would,
+    `utilization` where a larger gpu_memory_utilization would.
     """
 
     def __init__(
-        self, problem: str, arithmetic: str, least_gib: float, wider: WiderSplit | None = None
+        self,
+        problem: str,
+        arithmetic: str,
+        least_gib: float,
+        wider: WiderSplit | None = None,
+        utilization: float | None = None,
     ) -> None:
         self.problem, self.arithmetic = problem, arithmetic
-        self.least_gib, self.wider = least_gib, wider
+        self.least_gib, self.wider, self.utilization = least_gib, wider, utilization
         super().__init__(self.with_remedy("" if wider is None else wider.in_keys))
 
     def __reduce__(self) -> tuple[object, ...]:
         """An error that crosses processes is made again of its parts, not of its sentence."""
-        return type(self), (self.problem, self.arithmetic, self.least_gib, self.wider)
+        parts = (self.problem, self.arithmetic, self.least_gib, self.wider, self.utilization)
+        return type(self), parts
 
     def with_remedy(self, split: str) -> str:
         """The sentence with the wider split in the words of the reader; empty: none would do."""
-        either = f"{split} or " if split else ""
+        share = "" if self.utilization is None else f"gpu_memory_utilization {self.utilization:g}"
         larger = f"a device of at least {self.least_gib:.2f} GiB"
+        remedies = ", ".join(remedy for remedy in (share, split) if remedy)
+        either = f"{remedies} or " if remedies else ""
         return f"{self.problem}; it would fit with {either}{larger}: {self.arithmetic}"
 
     def at(self, location: str) -> "DoesNotFit":
         """The same error with the place where the group stands."""
         problem = f"{location}: {self.problem}"
-        return DoesNotFit(problem, self.arithmetic, self.least_gib, self.wider)
+        return DoesNotFit(problem, self.arithmetic, self.least_gib, self.wider, self.utilization)
 
 
 class FailedRuns(LlmsimError):

@@ -69,7 +69,7 @@ def look(request: CostRequest) -> Available:
                 "--enable-attn-prediction fits the attention rows of a profile bundle; give one "
                 "with --profile-dir"
             )
-            + (f" ({reason})" if reason else "")
+            + (f" ({reason})" if request.profile_dirs else "")
         )
     if request.source == "silicon":
         _need_silicon(request, database)

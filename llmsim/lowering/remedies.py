@@ -1,5 +1,6 @@
 """What would hold a model that does not fit its devices, found by planning its group again."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
@@ -11,14 +12,34 @@ from llmsim.config.errors import DoesNotFit, LlmsimError, WiderSplit
 GIB = 1 << 30
 MOST_DEVICES = 256
 """How many devices an instance may have at most in a remedy."""
+USUAL_UTILIZATION = 0.92
+"""vLLM's default of gpu_memory_utilization: more leaves other processes little."""
 DEVICE_CLASSES = 4
 """How often a device may grow into a class with other batch defaults."""
 
 
 def with_remedies(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> DoesNotFit:
-    """The error with the smallest device, and the next wider split, that `plan` takes."""
+    """The error with the smallest device, the next wider split, and the share of the present
+    memory, that `plan` takes.
+    """
     least_gib = _least_gib(error, group, plan)
-    return DoesNotFit(error.problem, error.arithmetic, least_gib, wider_split(group, plan))
+    wider, share = wider_split(group, plan), _utilization(error, group, plan)
+    return DoesNotFit(error.problem, error.arithmetic, least_gib, wider, share)
+
+
+def _utilization(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> float | None:
+    """The gpu_memory_utilization with which the group fits its devices, at most the usual one; None
+    where it does not.
+    """
+    needed = error.least_gib * group.engine.gpu_memory_utilization * GIB
+    share = math.ceil(needed / group.memory.capacity_bytes * 100) / 100
+    if share > USUAL_UTILIZATION:
+        return None
+    try:
+        plan(replace(group, engine=replace(group.engine, gpu_memory_utilization=share)))
+    except LlmsimError:
+        return None
+    return share
 
 
 def _least_gib(error: DoesNotFit, group: Group, plan: Callable[[Group], object]) -> float:

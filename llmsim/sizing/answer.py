@@ -376,8 +376,9 @@ def _headline(answer: Answer, best: Candidate, run: Measured, load: str) -> list
         low, high = answer.intervals.get(name, (value, value))
         spread = f" ({low:,.1f} to {high:,.1f})" if high > low else ""
         figures.append(f"p{percentile:g} {label(name)} {value:,.1f} ms{spread}")
+    serves = "serves" if best.plan.devices == 1 else "serve"
     lines = [
-        f"{_named(best.plan)} serve {question.model}{_by(best.plan)} at {load} within "
+        f"{_named(best.plan)} {serves} {question.model}{_by(best.plan)} at {load} within "
         f"{question.targets.text}.",
         f"  {', '.join(figures)}",
         f"  {_tokens_per_s(run.output_tok_s)} output tok/s"

@@ -256,6 +256,12 @@ def test_verbs_that_take_the_options_of_a_run_speak_of_it(
         ("--request-rate", "; the dataset has it, as in synthetic:n=100,rate=10"),
         ("--slo", '; it is called "--goodput" here'),
         ("--kv-offloading-backend", "; only vLLM's native backend is modelled, and \"--kv-off"),
+        (
+            "--quantization",
+            "; the model's config.json has it as `quantization_config`, and \"--dtype",
+        ),
+        ("--cpu-offload-gb", "; `placement` of an instance keeps weights in host memory"),
+        ("--swap-space", '; "--prefix-storage" CPU keeps KV in host memory'),
         ("--kv-transfer-config", '; "--kv-offloading-size" is its OffloadingConnector, and `pd_'),
         ("--num-prompts", '; it is called "--num-reqs" here'),
         ("--enable-lora", '; adapters are those of the trace, and "--max-loras" turns vLLM\'s slo'),

@@ -267,6 +267,17 @@ def test_model_limits_without_chunked_prefill() -> None:
     assert with_model_limits(given_budget, 4096, "g").max_num_batched_tokens == 4096
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_both_budgets_hold_the_longest_prompt_without_chunked_prefill(profile: str) -> None:
+    """From vLLM 0.28 on a step has a second budget, which is max_num_batched_tokens, too: a prompt
+    beyond its default never ran.
+    """
+    args = engine(engine_profile=profile, enable_chunked_prefill=False)
+    limited = with_model_limits(args, 32_768, "nodes[0].instances[0]")
+    second = load_profile(profile).second_token_budget
+    assert limited.limits.input_budget == (32_768 if second else 0)
+
+
 def test_model_limits_with_chunked_prefill() -> None:
     args = with_model_limits(engine(), 131_072, "g")
     assert (args.max_num_batched_tokens, args.max_model_len) == (8192, 131_072)

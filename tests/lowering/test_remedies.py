@@ -60,6 +60,17 @@ def test_the_keys_that_a_run_names_and_the_larger_device_do(model: str, device: 
     llmsim.run(fields, LOAD, cost_source="roofline")
 
 
+def test_a_larger_share_of_the_present_memory_comes_first() -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    with pytest.raises(DoesNotFit) as caught:
+        llmsim.run(cluster, LOAD, gpu_memory_utilization=0.2)
+    assert caught.value.utilization == 0.23
+    assert "fit with gpu_memory_utilization 0.23, tp_size 2 on 2 devices or" in str(caught.value)
+    llmsim.run(cluster, LOAD, gpu_memory_utilization=0.23)
+    with pytest.raises(DoesNotFit):
+        llmsim.run(cluster, LOAD, gpu_memory_utilization=0.22)
+
+
 def test_no_device_with_less_memory_does() -> None:
     error = refusal("meta-llama/Llama-2-13b-hf", "A30")
     fields = llmsim.Cluster.build("meta-llama/Llama-2-13b-hf", "A30").fields()
@@ -78,16 +89,17 @@ def test_experts_stay_spread_over_all_devices() -> None:
 
 def test_a_refusal_crosses_processes_whole() -> None:
     error = DoesNotFit(
-        "a model does not fit", "it needs 9 of 8 GiB", 12.5, WiderSplit(4, 2, None, 1, 1)
+        "a model does not fit", "it needs 9 of 8 GiB", 12.5, WiderSplit(4, 2, None, 1, 1), 0.9
     )
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
     assert str(error) == (
-        "a model does not fit; it would fit with tp_size 4, pp_size 2 on 8 devices or a device of "
-        "at least 12.50 GiB: it needs 9 of 8 GiB"
+        "a model does not fit; it would fit with gpu_memory_utilization 0.9, tp_size 4, pp_size 2 "
+        "on 8 devices or a device of at least 12.50 GiB: it needs 9 of 8 GiB"
     )
     assert (again.problem, again.arithmetic) == (error.problem, error.arithmetic)
     assert (again.least_gib, again.wider) == (error.least_gib, error.wider)
+    assert again.utilization == error.utilization == 0.9
 
 
 SLO: dict[str, Any] = {

@@ -187,6 +187,25 @@ def test_the_command_says_what_was_given_differently(
     assert "iven differently" not in capsys.readouterr().out
 
 
+def test_the_command_says_that_runs_had_other_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100")
+    for name, requests, tokens in (("short", 4, 20), ("long", 4, 2000), ("one", 1, 20)):
+        load = f"synthetic:n={requests},rate=10,input=fixed:{tokens},output=fixed:5,seed=1"
+        llmsim.run(cluster, load, cost_source="roofline").save(tmp_path / name)
+    short, long, one = (str(tmp_path / name) for name in ("short", "long", "one"))
+    assert main(["diff", short, long]) == 0
+    said = "note: the prompts of 4 paired requests differ in length: they are not the same work"
+    assert said in capsys.readouterr().out.splitlines()
+    assert main(["diff", one, long]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "So few requests do not say which differences of latencies are chance." in lines
+    assert "No latency of any request differs." not in lines
+    assert main(["diff", one, one]) == 0
+    assert "paired requests differ" not in capsys.readouterr().out
+
+
 def layouts(below: float, **node: Any) -> dict[str, Any]:
     instance = {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100"}
     return {

@@ -50,6 +50,20 @@ def test_a_change_that_helps_without_a_symptom_is_named_beside_no_cause() -> Non
     assert said in str(answer)
 
 
+def test_reads_of_kv_that_pause_a_decode_instance_are_named() -> None:
+    """By the rules of vLLM 0.24 its host posts a read for each block and layer; 0.33 does not wait
+    for that.
+    """
+    load = "synthetic:n=300,rate=20,input=lognormal:1000,output=lognormal:200,seed=1"
+    apart = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=1)
+    remedy = "reads of KV that take the host no time (kv_read_ns and kv_descriptor_ns 0)"
+    answer = llmsim.run(apart, load, engine_profile="vllm-0.24").why("tpot")
+    assert (answer.causes[0].name, answer.what_ifs[0].change) == ("host overhead", remedy)
+    assert answer.what_ifs[0].reduction > 0.25
+    newer = llmsim.run(apart, load, engine_profile="vllm-0.33").why("tpot")
+    assert remedy not in [one.change for one in newer.what_ifs]
+
+
 def squeezed(**options: Any) -> llmsim.Result:
     """Preemptions, KV transfers and queues in one run."""
     cluster = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100", prefill=1, decode=1)

@@ -49,6 +49,19 @@ _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
         "the cluster file has it as `power_cap` in the `power` of a node",
     ),
     (
+        ("quantization",),
+        'the model\'s config.json has it as `quantization_config`, and "{dtype}" fp8 or int8 sets '
+        "one type for all weights and activations",
+    ),
+    (
+        ("cpu_offload_gb", "cpu_offload"),
+        "`placement` of an instance keeps weights in host memory (docs/explanation/memory.md)",
+    ),
+    (
+        ("swap_space", "kv_offloading"),
+        '"{prefix_storage}" CPU keeps KV in host memory (docs/explanation/kv_tiers.md)',
+    ),
+    (
         ("kv_offloading_backend",),
         'only vLLM\'s native backend is modelled, and "{kv_offloading_size}" turns it on',
     ),

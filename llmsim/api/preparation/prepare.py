@@ -167,6 +167,7 @@ def _all_notes(
     from llmsim.config.engine.args import stand_in_notes
     from llmsim.lowering.device_memory import sheet_memory_notes
     from llmsim.lowering.network.cluster_network import idle_pool_notes
+    from llmsim.lowering.offload.host_links import host_link_notes
 
     media = _media(options, lowered)
     unused = (
@@ -177,7 +178,8 @@ def _all_notes(
     )
     versions = stand_in_notes(group.engine for group in deployment.groups)
     details = (*sheet_memory_notes(deployment), *lowered.notes)
-    return (*map(Note, versions), *details, *map(Note, unused))
+    links = host_link_notes(deployment, lowered.groups, media)
+    return (*map(Note, versions), *details, *links, *map(Note, unused))
 
 
 def _media(options: RunOptions, lowered: "LoweredDeployment") -> tuple[str, ...]:

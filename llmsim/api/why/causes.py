@@ -391,6 +391,11 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
             "no idle time between steps (host_gap_ns 0)",
             host,
         ),
+        (
+            {"kv_read_ns": 0, "kv_descriptor_ns": 0},
+            "reads of KV that take the host no time (kv_read_ns and kv_descriptor_ns 0)",
+            host if _reads_kv(seen, group) else 0.0,
+        ),
         (graphs, "CUDA graphs for every batch (cudagraph_mode FULL_AND_PIECEWISE)", launching),
         ({**graphs, "launch_ns": 0}, "CUDA graphs, and launches in no time", launching),
         ({"api_latency_ns": 0}, "an API server without latency (api_latency_ns 0)", api),
@@ -406,6 +411,14 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
         f"launches lengthen steps by {launching:.0%}, and the API server takes {api:.0%}"
     )
     yield Candidate("host overhead", group, "host", share, evidence, remedies)
+
+
+def _reads_kv(seen: Seen, group: int) -> bool:
+    """Whether the host of the group works on the reads of KV that it posts."""
+    prepared = seen.result._prepared
+    engine = prepared.lowered.groups[group].engine
+    decodes = prepared.deployment.groups[group].pd_type == "decode"
+    return decodes and engine.kv_read_ps + engine.kv_descriptor_ps > 0
 
 
 def _sequence_limit(seen: Seen) -> Iterator[Candidate]:

@@ -455,9 +455,15 @@ def with_model_limits(
         + tokens
         - args.max_num_batched_tokens,
         max_model_len=max_len,
+        limits=_with_budget(args.limits, tokens),
         cuda_graph_sizes=_graph_sizes(args, tokens, architectures, blackwell=blackwell),
         origin=MappingProxyType(origin),
     )
+
+
+def _with_budget(limits: StepLimits, tokens: int) -> StepLimits:
+    """The limits with max_num_batched_tokens as second budget, in versions that have one."""
+    return replace(limits, input_budget=tokens) if limits.input_budget else limits
 
 
 def _graph_sizes(
@@ -499,7 +505,12 @@ def with_memory(args: EngineArgs, hardware: str, memory_bytes: int) -> EngineArg
         tokens = batch.max_num_batched_tokens
     if args.origin["max_num_seqs"].startswith(by_device):
         sequences = batch.max_num_seqs
-    return replace(args, max_num_batched_tokens=tokens, max_num_seqs=min(sequences, tokens))
+    return replace(
+        args,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=min(sequences, tokens),
+        limits=_with_budget(args.limits, tokens),
+    )
 
 
 def stand_in_notes(engines: Iterable[EngineArgs]) -> tuple[str, ...]:

@@ -177,7 +177,9 @@ void AfdPricer::count(std::span<const Batch* const> batches) {
     before += mine.num_draws();
     if (attends(m)) {
       const Features& f = batches[m]->features;
-      if (prices_[m].ps < mine.lower_bound_ps(f, f.tokens)) ++usage.steps_below_lower_bound;
+      const bool idle = f.sequences == 0;  // its dummy pass reads no sampling weights
+      if (!idle && prices_[m].ps < mine.lower_bound_ps(f, f.tokens))
+        ++usage.steps_below_lower_bound;
     } else {
       ffn_busy_ = std::max(ffn_busy_, prices_[m].ps);
     }

@@ -20,7 +20,7 @@ def check(pairs: Pairs, skip_seconds: float) -> tuple[Finding, ...]:
     """Everything found, the unsound first; findings of the readers included."""
     real, simulated = pairs.real, pairs.simulated
     found = [*pairs.findings, *real.findings, *simulated.findings]
-    found += _lengths(real, simulated)
+    found += unlike_lengths(real, simulated)
     found += _arrivals(real, simulated)
     found += _cold_start(real, simulated, skip_seconds)
     found += _kv(simulated.kv, simulated.kind)
@@ -30,7 +30,8 @@ def check(pairs: Pairs, skip_seconds: float) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: not finding.unsound))
 
 
-def _lengths(real: Recording, simulated: Recording) -> list[Finding]:
+def unlike_lengths(real: Recording, simulated: Recording) -> list[Finding]:
+    """What prompts and answers of paired requests say of the work of both runs."""
     found = []
     for what, a, b in (
         ("prompts", real.input_tokens, simulated.input_tokens),

@@ -117,6 +117,8 @@ def _shown(one: "Difference") -> dict[str, Any]:
 def _table(
     found: "dict[str, Difference]", pairs: "list[Pairs]", verdicts: list[str], given: str | None
 ) -> str:
+    from llmsim.validation.compare.comparability import unlike_lengths
+
     requests = sum(len(one.real) for one in pairs)
     changed = sum(one.significant is True for one in found.values())
     lines = [
@@ -132,7 +134,9 @@ def _table(
             "Throughput and duration are one number per run; runs of several seeds say how far "
             "chance moves them."
         )
-    findings = dict.fromkeys(finding.sentence for one in pairs for finding in one.findings)
+    unlike = [finding for one in pairs for finding in unlike_lengths(one.real, one.simulated)]
+    found_in_pairs = [finding for one in pairs for finding in one.findings]
+    findings = dict.fromkeys(finding.sentence for finding in (*found_in_pairs, *unlike))
     lines += [f"note: {sentence}" for sentence in findings]
     lines += verdicts
     return "\n".join(lines) + "\n"
@@ -148,6 +152,8 @@ def _row(name: str, one: "Difference") -> str:
 def _about_chance(found: "Collection[Difference]", changed: int) -> list[str]:
     """A sentence where the intervals alone would mislead."""
     tested = [one.p for one in found if one.p is not None]
+    if not tested:
+        return ["So few requests do not say which differences of latencies are chance."]
     if all(p == 1 for p in tested):
         return ["No latency of any request differs."]
     if changed < sum(_without_zero(one) for one in found):
