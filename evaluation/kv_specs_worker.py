@@ -22,6 +22,9 @@ LONGEST = 4096
 
 
 def main() -> None:
+    if len(sys.argv) < 3 or sys.argv[1].startswith("-"):
+        print(__doc__.strip())  # type: ignore[union-attr]
+        raise SystemExit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     platform, *configs = sys.argv[1:]
     prepare(Path(platform))
     for path in configs:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 MAX_SAMPLES = 128
 
@@ -40,7 +40,23 @@ class StreamOptions(Struct):
     continuous_usage_stats: bool | None = None
 
 
-class _Common(Struct, kw_only=True):
+_AtLeast0 = Annotated[float, Meta(ge=0)]
+_Share = Annotated[float, Meta(gt=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class _Sampling(Struct, kw_only=True):
+    """Fields of sampling, which change no time; values that vLLM refuses are refused here, too."""
+
+    temperature: _AtLeast0 | None = None
+    top_p: _Share | None = None
+    top_k: int | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    seed: int | None = None
+
+
+class _Common(_Sampling, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -50,7 +66,7 @@ class _Common(Struct, kw_only=True):
 
 
 class CompletionRequest(_Common, kw_only=True):
-    """The body of /v1/completions; fields that change no time are not looked at."""
+    """The body of /v1/completions; other fields that change no time are not looked at."""
 
     prompt: str | list[str | int | list[int]]
     echo: bool | None = None
@@ -58,7 +74,7 @@ class CompletionRequest(_Common, kw_only=True):
 
 
 class ChatRequest(_Common, kw_only=True):
-    """The body of /v1/chat/completions; fields that change no time are not looked at."""
+    """The body of /v1/chat/completions; other fields that change no time are not looked at."""
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
