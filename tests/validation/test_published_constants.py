@@ -30,6 +30,7 @@ def test_runs_beside_the_table_have_names_and_pages_of_their_own() -> None:
         "glm46_h200_c4",
         "q8_h100_sgl_c4",
         "lambda_llama8b_h100_10",
+        "o20_a100_32k",
     ]
 
 
