@@ -129,8 +129,8 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
     [
         (
             ["--engine-profile", "vllm-0.24"],
-            "--kv-offloading-size is modelled by the rules of vllm-0.31, vllm-0.32, vllm-0.33 alone, "
-            "and not of vllm-0.24; choose such an engine_profile, or keep KV in host memory "
+            "--kv-offloading-size is modelled by the rules of vllm-0.31, vllm-0.32, vllm-0.33 "
+            "alone, and not of vllm-0.24; choose such an engine_profile, or keep KV in host memory "
             "by prefix_storage",
         ),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
