@@ -105,14 +105,8 @@ def text_model(fields: dict[str, Any]) -> dict[str, Any]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     from vllm.model_executor.models import ModelRegistry
 
-    inner = fields.get("text_config", fields)
     outer = {name: value for name, value in fields.items() if name != "text_config"}
-    inner = {**{k: v for k, v in outer.items() if k in ("torch_dtype", "dtype")}, **inner}
-    if inner.get("model_type") == "falcon_h1":  # the width of its state follows from heads
-        width = inner["mamba_n_heads"] * inner["mamba_d_head"]
-        inner |= {"mamba_d_ssm": width, "mamba_expand": width // inner["hidden_size"]}
-    if inner.get("model_type") == "lfm2":  # as in the published checkpoints
-        inner.setdefault("conv_dim", inner["hidden_size"])
+    inner = _decoder(fields)
     supported = ModelRegistry.get_supported_archs()
     names = [
         *inner.get("architectures", []),
@@ -125,6 +119,18 @@ def text_model(fields: dict[str, Any]) -> dict[str, Any]:
     dropped = ("_source", "quantization_config", "vision_config", "auto_map")
     kept = {name: value for name, value in inner.items() if name not in dropped}
     return {**kept, "architectures": [chosen]}
+
+
+def _decoder(fields: dict[str, Any]) -> dict[str, Any]:
+    """The decoder's own fields, with those that its class wants and checkpoints leave out."""
+    dtypes = {name: fields[name] for name in ("torch_dtype", "dtype") if name in fields}
+    inner: dict[str, Any] = {**dtypes, **fields.get("text_config", fields)}
+    if inner.get("model_type") == "falcon_h1":  # the width of its state follows from heads
+        width = inner["mamba_n_heads"] * inner["mamba_d_head"]
+        inner |= {"mamba_d_ssm": width, "mamba_expand": width // inner["hidden_size"]}
+    if inner.get("model_type") == "lfm2":  # as in the published checkpoints
+        inner.setdefault("conv_dim", inner["hidden_size"])
+    return inner
 
 
 def planned(fields: dict[str, Any]) -> dict[str, Any]:

@@ -117,16 +117,18 @@ def _similar(request: CostRequest) -> Similar | None:
         return None
     neighbour = None if sheet.similar_to.endswith(".json") else load_hardware(sheet.similar_to)
     if neighbour is None or neighbour.silicon_system is None:
-        known = ", ".join(
-            name for name in hardware_names() if (one := load_hardware(name)) and one.silicon_system
-        )
         raise InputError(
             f'the data sheet of {sheet.name}: similar_to is "{sheet.similar_to}", which is no '
-            "device that the silicon"
-            f" database has; it may be {known}"
+            f"device that the silicon database has; it may be {', '.join(_measured_devices())}"
         )
     found = find_database(replace(request, hardware=neighbour))
     return Similar(neighbour, found) if found is not None and found.has_operators else None
+
+
+def _measured_devices() -> list[str]:
+    """Names of data sheets whose device the silicon database has."""
+    sheets = {name: load_hardware(name) for name in hardware_names()}
+    return [name for name, sheet in sheets.items() if sheet is not None and sheet.silicon_system]
 
 
 def _need_silicon(request: CostRequest, database: Database | None) -> None:

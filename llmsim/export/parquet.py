@@ -179,11 +179,13 @@ def _identity(results: Results, rows: slice) -> dict[str, _Masked]:
     given_ids = workload.request_id[rows] if workload.request_id else None
     row_numbers = [str(row) for row in range(rows.start, rows.stop)]
     sessions = workload.session_id[rows] if workload.session_id else [""] * len(group)
+    sessions_or_none = [name or None for name in sessions]
+    served_or_asked = [mine or wanted for mine, wanted in zip(served, asked, strict=True)]
     return {
         "request_id": (given_ids or row_numbers, None),
-        "session_id": ([name or None for name in sessions], None),
+        "session_id": (sessions_or_none, None),
         "group": (group, group < 0),
-        "model": ([mine or wanted for mine, wanted in zip(served, asked, strict=True)], None),
+        "model": (served_or_asked, None),
         "status": ([names[code] for code in requests.status[rows].tolist()], None),
     }
 

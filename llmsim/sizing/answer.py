@@ -282,9 +282,13 @@ def _missed(one: Candidate, answer: Answer) -> str:
         if one.run is not None and one.run.level < question.load.level:
             return f"even at {shown_level(question.load.kind, one.run.level, 4)} {missed}"
         return missed
-    best = answer.best
-    if best is None or one.run is None:
+    if answer.best is None or one.run is None:
         return "requests did not end"
+    return _costs_more(one, answer.best, answer)
+
+
+def _costs_more(one: Candidate, best: Candidate, answer: Answer) -> str:
+    """What a deployment that meets the targets has more than the best."""
     more = one.plan.devices - best.plan.devices
     price, least = answer.price(one.plan), answer.price(best.plan)
     dollars = "" if price is None or least is None else f", {price - least:+.2f} USD/h"

@@ -246,7 +246,7 @@ def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     server, _ = two_ranks("--engine-profile", "vllm-0.33")
     stages, vllm = [EngineStage((server,))], Vllm()
     assert vllm.release_options("0.33.0", stages) == ["--dp-sync-interval", "16"]
-    with pytest.raises(InputError, match=r"the ranks of vLLM 0\.24\.0 agree in every 32th round"):
+    with pytest.raises(InputError, match=r"the ranks of vLLM 0\.24\.0 agree every 32 rounds"):
         vllm.release_options("0.24.0", stages)
     server, _ = two_ranks("--engine-profile", "vllm-0.24")
     assert vllm.release_options("0.24.0", [EngineStage((server,))]) == []

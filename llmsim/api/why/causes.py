@@ -357,7 +357,8 @@ def _router_imbalance(seen: Seen) -> Iterator[Candidate]:
     tokens = {one: int(seen.input_tokens[of_group == one].sum()) for one in pool}
     mean = sum(tokens.values()) / len(pool)
     ratio = tokens[group] / mean if mean else 1.0
-    share = seen.share(*WAITING, "decode") if seen.metric == "tpot" else seen.share(*WAITING)
+    of_decodes = seen.metric == "tpot"
+    share = seen.share(*WAITING, "decode") if of_decodes else seen.share(*WAITING)
     if ratio < UNEVEN or share < WAITED:
         return
     decodes = seen.result._prepared.deployment.groups[group].pd_type == "decode"
@@ -368,10 +369,10 @@ def _router_imbalance(seen: Seen) -> Iterator[Candidate]:
         for name in ("LOR", "TOKENS", "LOAD")
         if name != used.upper()
     )
+    spent = "waiting and decoding" if of_decodes else "waiting"
     evidence = (
         f"the router {used} gives group {group} {ratio:.2f} times the prompt tokens of the mean of "
-        f"its {len(pool)} peers, {share:.0%} of the time of its slowest requests is "
-        + ("waiting and decoding" if seen.metric == "tpot" else "waiting")
+        f"its {len(pool)} peers, {share:.0%} of the time of its slowest requests is {spent}"
     )
     yield Candidate("router imbalance", group, "router", share, evidence, remedies)
 

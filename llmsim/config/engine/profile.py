@@ -606,13 +606,7 @@ def load_profile(name: str) -> EngineProfile:
         host_ranks_ns=host.get("ranks_ns", 0),
         kv_read_ns=data.get("kv_reads", {}).get("rank_ns", 0),
         kv_descriptor_ns=data.get("kv_reads", {}).get("descriptor_ns", 0),
-        frontend=MappingProxyType(
-            {
-                name: FrontendCosts(**costs)
-                for name, costs in (data.get("frontend") or {}).items()
-                if costs is not None  # an endpoint of the earlier profile that nobody measured here
-            }
-        ),
+        frontend=MappingProxyType(_frontend(data.get("frontend") or {})),
         options=tuple(schedule.get("options", ())),
         abort_latency_ns=schedule.get("abort_latency_ns", 0),
         second_token_budget=schedule.get("second_token_budget", False),
@@ -624,6 +618,11 @@ def load_profile(name: str) -> EngineProfile:
         rules=_rules(schedule.get("rules", ())),
         balancer=BalancerRules(**schedule.get("balancer", {})),
     )
+
+
+def _frontend(endpoints: Mapping[str, Mapping[str, int] | None]) -> dict[str, FrontendCosts]:
+    """By endpoint; None stands for one of the earlier profile that nobody measured here."""
+    return {name: FrontendCosts(**costs) for name, costs in endpoints.items() if costs is not None}
 
 
 def _static_memory(entry: Mapping[str, float] | None) -> StaticMemory | None:

@@ -220,7 +220,7 @@ def _check_release(version: str, server: EngineServer) -> None:
     if offloads and not load_profile(engine_profile_of(version)).schedules_by("offloads"):
         raise NotYetError(
             f"--engine-python: vLLM {version} offloads KV by rules that were not compared; "
-            "name an interpreter with 0.31 or 0.33"
+            "name an interpreter with 0.31 or a later release"
         )
 
 
@@ -232,8 +232,8 @@ def _sync_options(version: str, interval: int) -> list[str]:
         return ["--dp-sync-interval", str(interval)]
     if interval != OWN_DEFAULTS["dp_sync_interval"]:
         raise InputError(
-            f"dp_sync_interval is {interval}, but the ranks of vLLM {version} agree in every "
-            f"{OWN_DEFAULTS['dp_sync_interval']}th round; leave it out"
+            f"dp_sync_interval is {interval}, but the ranks of vLLM {version} agree every "
+            f"{OWN_DEFAULTS['dp_sync_interval']} rounds; leave it out"
         )
     return []
 

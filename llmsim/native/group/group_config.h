@@ -6,7 +6,7 @@
 
 #include "base/types.h"
 #include "group/api/api_server.h"
-#include "group/balancer_rules.h"
+#include "group/api/balancer_rules.h"
 
 namespace llmsim {
 

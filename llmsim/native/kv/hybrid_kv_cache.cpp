@@ -331,7 +331,7 @@ void KvTables::extend(BlockPool& pool, RequestId request, const Sequence& sequen
   const auto all = static_cast<std::size_t>(needed(table, tokens));
   if (table.window == kKeepsState && states_.on() && blocks.size() < all) {
     const auto held = static_cast<std::int32_t>(blocks.size());
-    if (held > 0) last_states_[request] = held - 1;
+    if (held > 0 && !states_.frees_past_gaps()) last_states_[request] = held - 1;
     blocks.resize(all - static_cast<std::size_t>(states_taken(sequence, start, tokens, held)), 0);
   }
   while (blocks.size() < all) blocks.push_back(pool.allocate());

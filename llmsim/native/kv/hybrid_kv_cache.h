@@ -227,7 +227,8 @@ class KvTables {
   std::unordered_map<RequestId, std::vector<Blocks>> others_;
   // Tokens that some table has cached of a prefix that not all have: where the last look-up ended.
   std::unordered_map<RequestId, std::int32_t> junctions_;
-  // Places of the states before the newest ones in tables of cached states.
+  // Places of the states before the newest ones in tables of cached states, which are given back
+  // even behind a gap; kept only where others behind gaps stay.
   std::unordered_map<RequestId, std::int32_t> last_states_;
   // By table, blocks whose state ends the prompt inside of a block, until the next step copies it;
   // 0: none.

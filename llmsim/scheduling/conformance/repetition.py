@@ -21,8 +21,8 @@ class Repetition:
         self._steps: list[Hashable] = []
         self._last: tuple[int, list[Hashable]] | None = None
         self.goes_on = False
-        """Whether the last two rounds were equal, and nobody has told the scheduler anything since:
-        the next round will be equal, too.
+        """Whether the last two rounds were equal and ran somebody, and nobody has told the
+        scheduler anything since: the next round will be equal, too.
         """
 
     def told(self) -> None:
@@ -45,12 +45,12 @@ class Repetition:
             ended = (self._begun_ps, self._steps)
             if self._last is not None and self._last[1] == self._steps:
                 repeated = [self._last[0], self._begun_ps, now_ps]
-                self.goes_on = True
+                self.goes_on = any(self._steps)  # who runs nobody may only wait for its turn
             self._last = ended
         self._begun_ps, self._steps = now_ps, []
         return repeated
 
     def stepped(self, step: Hashable) -> None:
-        """What the scheduler made run, and whom it preempted."""
+        """What the scheduler made run, and whom it preempted; false: nobody."""
         if self._begun_ps is not None:
             self._steps.append(step)

@@ -117,8 +117,6 @@ def _shown(one: "Difference") -> dict[str, Any]:
 def _table(
     found: "dict[str, Difference]", pairs: "list[Pairs]", verdicts: list[str], given: str | None
 ) -> str:
-    from llmsim.validation.compare.comparability import unlike_lengths
-
     requests = sum(len(one.real) for one in pairs)
     changed = sum(one.significant is True for one in found.values())
     lines = [
@@ -134,12 +132,18 @@ def _table(
             "Throughput and duration are one number per run; runs of several seeds say how far "
             "chance moves them."
         )
-    unlike = [finding for one in pairs for finding in unlike_lengths(one.real, one.simulated)]
-    found_in_pairs = [finding for one in pairs for finding in one.findings]
-    findings = dict.fromkeys(finding.sentence for finding in (*found_in_pairs, *unlike))
-    lines += [f"note: {sentence}" for sentence in findings]
+    lines += [f"note: {sentence}" for sentence in _notes(pairs)]
     lines += verdicts
     return "\n".join(lines) + "\n"
+
+
+def _notes(pairs: "list[Pairs]") -> list[str]:
+    """What the runs say of how far they can be compared, each sentence once."""
+    from llmsim.validation.compare.comparability import unlike_lengths
+
+    found_in_pairs = [finding for one in pairs for finding in one.findings]
+    unlike = [finding for one in pairs for finding in unlike_lengths(one.real, one.simulated)]
+    return list(dict.fromkeys(finding.sentence for finding in (*found_in_pairs, *unlike)))
 
 
 def _row(name: str, one: "Difference") -> str:

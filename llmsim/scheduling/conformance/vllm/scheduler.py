@@ -66,7 +66,7 @@ class VllmScheduler:
             return [], []
         if not call.items and self._stands_still():
             self.stood_still_ps.add(now_ps)
-        self._repetition.stepped((tuple(call.items), tuple(call.preempted)))
+        self._repetition.stepped((*call.items, *call.preempted))
         return call.items, call.preempted
 
     def set_round(self, rounds: int) -> None:

@@ -98,7 +98,7 @@ def prefill_grid(
     if peak:
         least = np.maximum(least, pairs * op.flops_per_context_token / peak * 1e6)
     marks[us < least] = Provenance.ANALYTIC
-    if sinks_on_triton(request):
+    if peak and sinks_on_triton(request):
         on_triton = pairs * op.flops_per_context_token / (SINKS_SHARE * peak) * 1e6
         marks[us < on_triton] = Provenance.SCALED
         least = np.maximum(least, on_triton)
