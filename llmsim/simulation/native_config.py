@@ -15,8 +15,10 @@ from llmsim.lowering.operators.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.speculation.request_speculation import request_speculation
 from llmsim.routing import RouterSpec, kept_sessions
+from llmsim.scheduling.conformance.vllm.ranks import Rank
 from llmsim.simulation.options import SimulationOptions, StepTimes
 from llmsim.simulation.schedulers import (
+    ranks_of,
     refuse_routers_by_caches,
     refuse_what_a_python_scheduler_does_not_do,
     scheduler_of,
@@ -38,8 +40,15 @@ def native_config(
     refuse_what_a_python_scheduler_does_not_do(deployment, options)
     refuse_routers_by_caches(deployment, options)
     outside = options.step_times
+    ranks = ranks_of(deployment)
     groups = [
-        _group(group, workload, options, record_schedule=group.info.index in recorded)
+        _group(
+            group,
+            workload,
+            options,
+            ranks.get(group.info.index),
+            record_schedule=group.info.index in recorded,
+        )
         for group in deployment.groups
     ]
     return _native.SimulationConfig(
@@ -76,8 +85,15 @@ def _layouts(
     for number, plan in enumerate(layouts.plans):
         outside = None if options.step_times is None else options.step_times.of_layout(number)
         own = replace(options, step_times=outside)
+        ranks = ranks_of(plan.lowered)
         groups = [
-            _group(one, workload, own, record_schedule=options.record_rounds)
+            _group(
+                one,
+                workload,
+                own,
+                ranks.get(one.info.index),
+                record_schedule=options.record_rounds,
+            )
             for one in plan.lowered.groups
         ]
         lockstep = [_lockstep(one, own, outside) for one in plan.lowered.lockstep_groups]
@@ -161,7 +177,12 @@ def _frontend(
 
 
 def _group(
-    group: LoweredGroup, workload: Workload, options: SimulationOptions, *, record_schedule: bool
+    group: LoweredGroup,
+    workload: Workload,
+    options: SimulationOptions,
+    rank: Rank | None,
+    *,
+    record_schedule: bool,
 ) -> "_native.GroupSpec":
     if group.scheduler is not None:
         group.scheduler.speculation.acceptance.seed = options.seed
@@ -170,7 +191,7 @@ def _group(
         with_encoder_inputs(group.scheduler.encoder, workload)
     return _native.GroupSpec(
         group.native,
-        None if group.scheduler is None else scheduler_of(group, workload, options),
+        None if group.scheduler is None else scheduler_of(group, workload, options, rank),
         group.program,
         group.expanded,
         record_steps=options.record_steps,

@@ -12,15 +12,25 @@ from llmsim.core import (
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.speculation.request_speculation import request_speculation
+from llmsim.scheduling.conformance.vllm.ranks import Rank, RankGroup
 from llmsim.scheduling.ranking import with_ranking
 from llmsim.simulation.options import SimulationOptions
 
 
+def ranks_of(deployment: LoweredDeployment) -> dict[int, Rank]:
+    """The groups that run in lock-step with others, by index."""
+    ranks = {}
+    for lockstep in deployment.lockstep_groups:
+        together = RankGroup(len(lockstep.groups))
+        ranks |= {index: together.rank(number) for number, index in enumerate(lockstep.groups)}
+    return ranks
+
+
 def scheduler_of(
-    group: LoweredGroup, workload: Workload, options: SimulationOptions
+    group: LoweredGroup, workload: Workload, options: SimulationOptions, rank: Rank | None
 ) -> "_native.SchedulerConfig | _native.PythonSchedulerConfig":
     assert group.scheduler is not None, "the caller looked"
-    steps = _scheduler_in_python(group, group.scheduler, workload, options)
+    steps = _scheduler_in_python(group, group.scheduler, workload, options, rank)
     if steps is None:
         return options.policies.applied(with_ranking(group.scheduler, group.engine, workload))
     # The installed vLLM says itself how many batches are in flight.
@@ -35,6 +45,7 @@ def _scheduler_in_python(
     native: "_native.SchedulerConfig",
     workload: Workload,
     options: SimulationOptions,
+    rank: Rank | None,
 ) -> object | None:
     """The installed vLLM's, or a policy's; None: the native one runs."""
     policies, engine = options.policies, group.engine
@@ -51,7 +62,7 @@ def _scheduler_in_python(
                 "acceptance_rate, accepted_drafts and num_speculative_tokens of requests do not "
                 "reach the installed vLLM's scheduler; choose the scheduler vllm_v1, or remove them"
             )
-        return installed_scheduler(engine, native, workload)
+        return installed_scheduler(engine, native, workload, rank)
     steps = policies.steps(native, workload)
     if steps is not None and is_ranking(engine.scheduling_policy):
         raise InputError(

@@ -71,6 +71,7 @@ void bind_policies(nb::module_& m);
 void bind_kv_tiers(nb::module_& m);
 void bind_kv_offloading(nb::module_& m);
 void bind_pools_below(nb::module_& m);
+void bind_engine_turns(nb::module_& m);
 void bind_offload(nb::module_& m);
 void bind_afd(nb::module_& m);
 void bind_step_graph(nb::module_& m);

@@ -188,6 +188,7 @@ NB_MODULE(_native, m) {
   llmsim::bind_kv_tiers(m);
   llmsim::bind_kv_offloading(m);
   llmsim::bind_pools_below(m);
+  llmsim::bind_engine_turns(m);
   llmsim::bind_membership(m);
   llmsim::bind_live_config(m);
   llmsim::bind_simulation_config(m);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "group/lockstep_group.h"
+#include "group/lockstep/lockstep_group.h"
 #include "group/observer.h"
 #include "kv/offloading/copies.h"
 #include "kv/tiers/kv_tiers.h"
@@ -17,6 +17,7 @@ Group::Group(GroupConfig config, std::unique_ptr<Scheduler> scheduler, GroupCost
       connector_(scheduler_->kv_connector()),
       rounds_(scheduler_->round_counting()),
       copies_(scheduler_->host_copying()),
+      loop_(scheduler_->engine_loop()),
       costs_(std::move(costs)),
       sequences_(sequences),
       log_(log),
@@ -210,9 +211,9 @@ void Group::on_event(Ps now, Phase phase, std::uint32_t argument) {
 
 void Group::on_step_done(Ps now) {
   step_done_posted_ = false;
-  if (!engine_is_held() && batches_.num_unseen() == 0) return take_output(now);
+  if (takes_output() && batches_.num_unseen() == 0) return take_output(now);
   batches_.end_unseen();
-  moves_->step_ended(now);
+  if (moves_ != nullptr) moves_->step_ended(now);
   expect(now);
 }
 
@@ -249,7 +250,7 @@ void Group::expect(Ps now) {
     return;
   }
   const std::size_t unseen = batches_.num_unseen();
-  if (!hears_posted_ && unseen > 0 && !engine_is_held()) {
+  if (!hears_posted_ && unseen > 0 && takes_output()) {
     hears_posted_ = true;
     post(now, Phase::kStepDone, kHears);
   }
@@ -265,7 +266,7 @@ void Group::wake(Ps now) {
   if (paused_) return;
   const bool agrees = lockstep_ != nullptr && lockstep_->about_to_agree();
   const bool waits = num_offers_ > 0 || joins_idle_ || withholds() || agrees || looked_ != kNever;
-  const Ps seen = waits ? kEndOfTime : next_inbox();
+  const Ps seen = waits || !looks() ? kEndOfTime : next_inbox();
   const Ps next = std::max(now, std::min(seen, next_copy()));
   if (next < schedule_at_) post_schedule(next);
 }
@@ -517,33 +518,37 @@ void Group::complete_at_once(const Batch& batch, Ps now) {
   completion_->step_done(finished_, batch.items, now);
 }
 
+Batch& Group::form_batch(Ps now) {
+  Slot& slot = free_slot();
+  log_.begin_build(
+      static_cast<std::int32_t>(completed_.size() + batches_.num_in_flight() + num_offers_));
+  building_ = true;
+  scheduler_->schedule(now, slot.batch);
+  building_ = false;
+  if (!slot.batch.preempted.empty()) circling_.preempted(scheduler_->counters());
+  if (moves_ != nullptr)
+    moves_->formed(now, static_cast<std::int32_t>(batches_.num_in_flight()), !slot.batch.empty());
+  if (schedule) schedule->built(now, *scheduler_, slot.batch);
+  slot.scheduled = now;
+  if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
+  if (!slot.batch.empty() && !slot.batch.takes_no_time)
+    slot.batch.posting = posted_reads_.take(now);
+  return slot.batch;
+}
+
 bool Group::build_batch(Ps now) {
   std::int64_t empty_builds = 0;
   while (has_place(now) && !nothing_to_build_ && scheduler_->has_requests()) {
-    Slot& slot = free_slot();
-    log_.begin_build(
-        static_cast<std::int32_t>(completed_.size() + batches_.num_in_flight() + num_offers_));
-    building_ = true;
-    scheduler_->schedule(now, slot.batch);
-    building_ = false;
-    if (!slot.batch.preempted.empty()) circling_.preempted(scheduler_->counters());
-    if (moves_ != nullptr)
-      moves_->formed(now, static_cast<std::int32_t>(batches_.num_in_flight()), !slot.batch.empty());
-    if (schedule) schedule->built(now, *scheduler_, slot.batch);
-    slot.scheduled = now;
-    if (observer_ != nullptr && connector_ != nullptr) report_reserved(now);
-    if (slot.batch.takes_no_time) {
-      complete_at_once(slot.batch, now);
+    const Batch& batch = form_batch(now);
+    if (batch.takes_no_time) {
+      complete_at_once(batch, now);
       continue;
     }
-    if (!slot.batch.empty()) {
-      slot.batch.posting = posted_reads_.take(now);
-      return true;
-    }
+    if (!batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
     if (idle() && !passes_together() &&
-        (!slot.batch.preempted.empty() || scheduler_->asks_again())) {
+        (!batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
@@ -661,12 +666,59 @@ void Group::offer_withheld(Ps now) {
   if (build_next(now)) note_offer(now);
 }
 
+bool Group::run_loop(Ps now) {
+  open_gate(now);
+  bool has_run = false;
+  while (take_turn(now)) has_run = true;
+  return has_run;
+}
+
+bool Group::take_turn(Ps now) {
+  switch (loop_->turn()) {
+    case EngineTurn::kLooks:
+      return step_engine(now);
+    case EngineTurn::kDummy:
+      return run_dummy();
+    case EngineTurn::kAwaits:
+    case EngineTurn::kAgrees:
+      return false;
+  }
+  return false;
+}
+
+// An idle engine hears at once of KV that has moved. One that waits for KV forms a batch at a time.
+bool Group::step_engine(Ps now) {
+  drain_inbox(now);
+  const bool waits_for_kv = gated_ || (moves_ != nullptr && num_offers_ > 0);
+  if (paused_ || waits_for_kv) return false;
+  if (!loop_->has_work() && idle()) hear_of_moved(now, now);
+  if (!loop_->has_work()) return false;
+  const bool found_work = !form_batch(now).empty();
+  found_work ? note_offer(now) : note_empty_call(now);
+  if (calls_.full()) take_empty_call(now);
+  if (loop_->turn() != EngineTurn::kAwaits) tell_load(now);
+  return found_work || !looks();
+}
+
+// Dummies do not fill the engine's queue, but it is no further ahead of its devices with them than
+// with batches.
+bool Group::run_dummy() {
+  if (!dummy_runs_) {
+    free_slot().batch.make_dummy();
+    ++num_offers_;
+    dummy_runs_ = true;
+    return false;
+  }
+  if (num_offers_ > 0 || batches_.num_in_flight() >= depth()) return false;
+  dummy_runs_ = false;
+  loop_->go_on();
+  return true;
+}
+
 const Batch& Group::offered_or_dummy(Ps now) {
   Slot& slot = batches_.next();
-  if (num_offers_ == 0) {
-    slot.batch.make_dummy();
-    slot.scheduled = slot.opened = now;
-  }
+  if (num_offers_ == 0) slot.batch.make_dummy();
+  if (slot.batch.empty()) slot.scheduled = slot.opened = now;
   return slot.batch;
 }
 

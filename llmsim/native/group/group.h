@@ -216,6 +216,7 @@ class Group final : public Entity, public StepSink {
   }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
   bool settled() const {
+    if (!looks()) return true;
     return (full() || has_offer() || joins_idle_ || withholds() || looked_ != kNever) && !load_;
   }
   bool may_join_idle() const {
@@ -232,6 +233,14 @@ class Group final : public Entity, public StepSink {
     return idles_along_ || (rounds_ != nullptr && rounds_->idles_along());
   }
   const Batch& offered_or_dummy(Ps now);
+  // Its engine runs its own loop, which says when it runs a batch or a dummy.
+  bool runs_loop() const { return loop_ != nullptr; }
+  // The loop goes on until it waits for something; what it launches is offered. Whether it has gone
+  // on.
+  bool run_loop(Ps now);
+  bool agrees() const { return loop_->turn() == EngineTurn::kAgrees; }
+  void go_on_agreed() { loop_->go_on(); }
+  bool offers_requests() const { return has_offer() && !batches_.next().batch.empty(); }
   // When the next slot's batch has what is copied for it; and the newest one begins only then.
   Ps copied() const { return copied(batches_.next().batch); }
   void hold_until(Ps ready);
@@ -363,6 +372,20 @@ class Group final : public Entity, public StepSink {
   // A batch that takes no time ends at once, before those in flight.
   void complete_at_once(const Batch& batch, Ps now);
   bool build_batch(Ps now);
+  // Its scheduler fills the next slot.
+  Batch& form_batch(Ps now);
+  // A turn of its engine's own loop; false: it waits.
+  bool take_turn(Ps now);
+  bool step_engine(Ps now);
+  bool run_dummy();
+  // Whether its engine's loop looks for what has arrived, or is ours, which always does.
+  bool looks() const { return loop_ == nullptr || loop_->turn() == EngineTurn::kLooks; }
+  // Whether its engine takes the output of the oldest batch, as soon as that has ended.
+  bool takes_output() const {
+    if (engine_is_held()) return false;
+    const bool awaits = loop_ == nullptr || loop_->turn() == EngineTurn::kAwaits;
+    return awaits || batches_.oldest().batch.empty();
+  }
   void report_reserved(Ps now);
   std::size_t depth() const { return static_cast<std::size_t>(config_.depth); }
   // Batches that take a place in the engine's queue.
@@ -400,6 +423,7 @@ class Group final : public Entity, public StepSink {
   KvConnector* connector_;  // of the scheduler; null: it has none
   RoundCounting* rounds_;   // of the scheduler; null: it does not count rounds
   HostCopying* copies_;     // of the scheduler; null: it copies nothing
+  EngineLoop* loop_;        // of the scheduler; null: the loop of its engine is ours
   GroupCosts costs_;
   FoldedChain chain_;
   std::unique_ptr<StepExecutor> executor_;  // null: the chain, or the lock-step group's
@@ -431,6 +455,7 @@ class Group final : public Entity, public StepSink {
   std::size_t num_offers_ = 0;  // batches that wait for the other members' rounds
   bool joins_idle_ = false;
   bool owes_dummy_ = false;  // its engine found nothing to run, and waits for its oldest batch
+  bool dummy_runs_ = false;  // the dummy for which its engine's loop waits has been offered
   bool building_ = false;
   GroupMoves* moves_ = nullptr;
   bool gated_ = false;  // the next slot's batch waits for KV from the tiers

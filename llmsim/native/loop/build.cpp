@@ -1,6 +1,7 @@
 // What a simulation is made of, until its first event.
 #include <algorithm>
 
+#include "group/lockstep/make_lockstep.h"
 #include "loop/simulation.h"
 
 namespace llmsim {
@@ -109,9 +110,8 @@ void Simulation::build_lockstep(const LockstepSpec& spec) {
   std::vector<Group*> members;
   for (const std::size_t index : spec.groups) members.push_back(groups_[index].get());
   std::unique_ptr<StepExecutor> executor = spec.make_executor(members);
-  auto lockstep = std::make_unique<LockstepGroup>(std::move(members), std::move(executor),
-                                                  spec.sync_interval, spec.syncs_first);
-  lockstep_groups_.push_back(std::move(lockstep));
+  lockstep_groups_.push_back(make_lockstep(std::move(members), std::move(executor),
+                                           {spec.sync_interval, spec.syncs_first}));
 }
 
 void Simulation::build_network(const NetworkConfig& config) {

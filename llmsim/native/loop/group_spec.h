@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "group/group.h"
-#include "group/lockstep_group.h"
+#include "group/lockstep/lockstep_group.h"
 #include "kv_transfer/kv_transfer.h"
 #include "step/executors/contended.h"
 

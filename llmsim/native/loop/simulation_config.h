@@ -12,7 +12,7 @@
 #include "frontend/frontend.h"
 #include "frontend/live_requests.h"
 #include "group/group.h"
-#include "group/lockstep_group.h"
+#include "group/lockstep/lockstep_group.h"
 #include "kv/offloading/copies.h"
 #include "kv/tiers/kv_tiers.h"
 #include "kv_transfer/kv_transfer.h"

@@ -112,4 +112,28 @@ class RoundCounting {
   ~RoundCounting() = default;
 };
 
+// Where the loop of an engine stands.
+enum class EngineTurn : std::uint8_t {
+  kLooks,   // for what has arrived, in front of its next step; without work it idles
+  kAwaits,  // the output of its oldest batch
+  kDummy,   // until its devices run a dummy batch
+  kAgrees,  // with the other data-parallel ranks, whether any of them has work
+};
+
+// Runs the loop of its engine itself, as a member of a lock-step group (vLLM:
+// DPEngineCoreProc.run_busy_loop). The loop goes on with `Scheduler::schedule`, called where it
+// looks and has work, with `Scheduler::update`, called where it awaits a batch that has ended, and
+// with `go_on`; each returns where it stands next.
+class EngineLoop {
+ public:
+  virtual EngineTurn turn() const = 0;
+  // Whether a loop that looks runs a step, and does not idle.
+  virtual bool has_work() const = 0;
+  // Its devices are no further behind its dummy than they may be, or all ranks have come to agree.
+  virtual void go_on() = 0;
+
+ protected:
+  ~EngineLoop() = default;
+};
+
 }  // namespace llmsim

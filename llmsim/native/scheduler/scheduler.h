@@ -119,6 +119,7 @@ class Scheduler {
   virtual PrefixEvents* prefix_events() { return nullptr; }
   virtual HostCopying* host_copying() { return nullptr; }
   virtual RoundCounting* round_counting() { return nullptr; }
+  virtual EngineLoop* engine_loop() { return nullptr; }
 
   std::int32_t num_running() const { return gauges().running; }
   std::int32_t num_waiting() const { return gauges().waiting; }

@@ -57,8 +57,10 @@ PythonScheduler::PythonScheduler(nb::object scheduler, const KvCacheConfig& kv,
       queues_empty_batches_(nb::hasattr(scheduler_, "queues_empty_batches")),
       connects_(says(scheduler_, "connects")),
       keeps_finished_(says(scheduler_, "keeps_finished")),
-      counts_rounds_(nb::hasattr(scheduler_, "set_round")),
-      free_blocks_(limits_.usable_blocks) {}
+      runs_loop_(nb::hasattr(scheduler_, "turn")),
+      free_blocks_(limits_.usable_blocks) {
+  keep_turn();
+}
 
 PythonScheduler::~PythonScheduler() {
   const nb::gil_scoped_acquire lock;
@@ -119,6 +121,7 @@ void PythonScheduler::schedule(Ps now, Batch& batch) {
       nb::cast<std::tuple<std::vector<Scheduled>, std::vector<RequestId>>>(
           scheduler_.attr("build")(now));
   keep(ask_gauges());
+  keep_turn();
   for (const RequestId victim : preempted) {
     note_preemption(victim, sequences_[victim], log_, counters_);
     batch.preempted.push_back(victim);
@@ -168,9 +171,19 @@ void PythonScheduler::use_copies(GroupCopies& copies) {
   scheduler_.attr("use_copies")(copies_);
 }
 
-void PythonScheduler::set_round(std::int64_t round, Ps) {
+void PythonScheduler::keep_turn() {
+  if (runs_loop_) turn_ = nb::cast<EngineTurn>(scheduler_.attr("turn"));
+}
+
+bool PythonScheduler::has_work() const {
   const nb::gil_scoped_acquire lock;
-  scheduler_.attr("set_round")(round);
+  return nb::cast<bool>(scheduler_.attr("has_work")());
+}
+
+void PythonScheduler::go_on() {
+  const nb::gil_scoped_acquire lock;
+  scheduler_.attr("go_on")();
+  keep_turn();
 }
 
 bool PythonScheduler::pending() const {
@@ -217,6 +230,7 @@ void PythonScheduler::update(const Batch& batch, std::vector<RequestId>& finishe
   const nb::gil_scoped_acquire lock;
   const auto emitted = nb::cast<std::vector<Emitted>>(scheduler_.attr("complete")());
   keep(ask_gauges());
+  keep_turn();
   if (below_ != nullptr) store_computed(batch);
   count_drafts(batch, emitted);
   for (const auto& [request, count, is_finished] : emitted) {
@@ -276,6 +290,15 @@ void bind_pools_below(nb::module_& m) {
            nb::arg("tokens"), "A load for which the step that is formed waits.")
       .def("flush", &CopiesBelow::flush, nb::arg("job"),
            "The step that is formed waits for this store.");
+}
+
+void bind_engine_turns(nb::module_& m) {
+  nb::enum_<EngineTurn>(m, "EngineTurn", "Where the loop of a rank's engine stands.")
+      .value("LOOKS", EngineTurn::kLooks, "For what has arrived, in front of its next step.")
+      .value("AWAITS", EngineTurn::kAwaits, "The output of its oldest batch.")
+      .value("DUMMY", EngineTurn::kDummy, "Until its devices run a dummy batch.")
+      .value("AGREES", EngineTurn::kAgrees,
+             "With the other data-parallel ranks, whether any of them has work.");
 }
 
 }  // namespace llmsim

@@ -78,7 +78,7 @@ class PythonScheduler final : public Scheduler,
                               public KvConnector,
                               public TieredKv,
                               public OffloadedKv,
-                              public RoundCounting {
+                              public EngineLoop {
  public:
   PythonScheduler(nanobind::object scheduler, const KvCacheConfig& kv,
                   SpeculationConfig speculation, const LoraSlotsConfig& lora,
@@ -112,8 +112,10 @@ class PythonScheduler final : public Scheduler,
   bool may_park() const override { return true; }
   OffloadedKv* offloaded_kv() override { return connects_ ? this : nullptr; }
   void use_copies(GroupCopies& copies) override;
-  RoundCounting* round_counting() override { return counts_rounds_ ? this : nullptr; }
-  void set_round(std::int64_t round, Ps now) override;
+  EngineLoop* engine_loop() override { return runs_loop_ ? this : nullptr; }
+  EngineTurn turn() const override { return turn_; }
+  bool has_work() const override;
+  void go_on() override;
 
  private:
   // Whether it is to be asked once more although nobody runs or waits.
@@ -122,6 +124,8 @@ class PythonScheduler final : public Scheduler,
   using Counts = std::tuple<std::int32_t, std::int32_t, std::int32_t>;
   Counts ask_gauges() const;
   void keep(const Counts& counts);
+  // Where the loop of its engine stands now.
+  void keep_turn();
   void finish(RequestId request, std::vector<RequestId>& finished);
   void note_scheduled(Ps now, const Item& item);
   // (request, tokens received, whether it is finished)
@@ -142,7 +146,8 @@ class PythonScheduler final : public Scheduler,
   bool may_ask_again_;               // the scheduler has a method `asks_again`
   bool queues_empty_batches_;        // it has an attribute of that name
   bool connects_, keeps_finished_;   // attributes of these names
-  bool counts_rounds_;               // it has a method `set_round`
+  bool runs_loop_;                   // it has an attribute `turn`
+  EngineTurn turn_ = EngineTurn::kLooks;
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
   // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.

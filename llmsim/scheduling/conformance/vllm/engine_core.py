@@ -21,47 +21,20 @@ A group may want no further batch although vLLM has a free place, such as one wh
 KV from a tier. Then `next_outputs` hides vLLM's requests from the core, which waits for the oldest
 batch without scheduling another one.
 
-**What is not vLLM's.** The simulator lock-steps data-parallel ranks that share experts: its model
-of vLLM's `DPEngineCoreProc` says who runs dummies and when a wave ends, since the rounds are the
-collectives that it times. Whether prompts wait for a later round (`prefill_schedule_interval`) is
-vLLM's own rule, with the simulator's count of rounds. KV that has been moved reaches vLLM's
-scheduler in the form of a worker's answer, between two steps.
+Data-parallel ranks that share experts are `rank_core.SimulatedRank`. KV that has been moved reaches
+vLLM's scheduler in the form of a worker's answer, between two steps.
 """
 
-import gc
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.core import DPEngineCoreProc, EngineCore
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
-from llmsim.scheduling.conformance.engine_failure import EngineFailureError, words_of
+from llmsim.scheduling.conformance.vllm.core_loop import CoreLoop, InFlight
 from llmsim.scheduling.conformance.vllm.known_model import Call, KnownModel
 from llmsim.scheduling.conformance.vllm.no_workers import NoWorkers, done
-from llmsim.scheduling.conformance.vllm.turns import Turns
-
-
-class Answer(Future):  # type: ignore[type-arg]
-    """What a batch gives, which nobody has before its simulated end."""
-
-    def __init__(self, value: Any, pause: Callable[["Answer"], None]) -> None:
-        super().__init__()
-        self.value, self._pause = value, pause
-        self.taken = False
-
-    def end(self) -> None:
-        """The batch has ended."""
-        self.set_result(self.value)
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Waits for the end."""
-        while not self.done():
-            self._pause(self)
-        self.taken = True
-        return self.value
 
 
 class SteppedExecutor(NoWorkers):
@@ -70,50 +43,31 @@ class SteppedExecutor(NoWorkers):
     model: KnownModel
     held: Any
     """Requests that vLLM's scheduler holds, by name."""
-    pause: Callable[[], None]
-    """Called when the core waits for a batch that has not ended."""
 
     def _init_executor(self) -> None:
-        self.in_flight: deque[Answer] = deque()
-        self.awaited: Answer | None = None
-        """The batch for which the core waits."""
-        self.launched: Call | None = None
-        """The last call of the scheduler, until it is taken."""
-        self._names: list[str] = []
-        """Requests of the batch that has ended last."""
+        self.batches = InFlight()
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Launches a batch; its tokens come from `sample_tokens`."""
-        call = self.launched = self.model.launch(scheduler_output, self.held)
+        call = self.batches.launched = self.model.launch(scheduler_output, self.held)
         places = {name: place for place, name in enumerate(call.names)}
         answer = ModelRunnerOutput(
             req_ids=call.names, req_id_to_index=places, sampled_token_ids=call.tokens
         )
         if call.names:
-            self.in_flight.append(Answer(answer, self._await))
+            self.batches.launch(answer)
             return done(None) if non_block else None
         return done(answer) if non_block else answer
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The tokens of the batch that was launched last, when it has ended."""
-        newest = self.in_flight[-1]
+        newest = self.batches.newest
         return newest if non_block else newest.result()
-
-    def _await(self, answer: Answer) -> None:
-        self.awaited = answer
-        self.pause()
-        self.awaited = None
-
-    def oldest_ends(self) -> Answer:
-        """The oldest batch in flight has ended."""
-        oldest = self.in_flight.popleft()
-        oldest.end()
-        self._names = oldest.value.req_ids
-        return oldest
 
     def take_draft_token_ids(self) -> Any:
         """Drafts that follow the batch that has ended last."""
-        return DraftTokenIds(list(self._names), self.model.drafts_after(self._names))
+        names = self.batches.ended.req_ids
+        return DraftTokenIds(list(names), self.model.drafts_after(names))
 
 
 class SimulatedCore(EngineCore):  # type: ignore[misc]
@@ -122,19 +76,12 @@ class SimulatedCore(EngineCore):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, kv_cache_config: Any) -> None:
         self._kv_cache_config = kv_cache_config
         super().__init__(vllm_config, SteppedExecutor, log_stats=False)
-        self._interval = vllm_config.scheduler_config.prefill_schedule_interval
+        interval = vllm_config.scheduler_config.prefill_schedule_interval
         # From 0.33 on the scheduler of an engine that is alone counts by itself.
         counts_itself = getattr(self.scheduler, "local_prefill_interval", 1) > 1
-        self.prefill_schedule_interval = 1 if counts_itself else self._interval
+        self.prefill_schedule_interval = 1 if counts_itself else interval
         self.step_counter = 0
-        """Steps of a busy time, or rounds of a lock-step."""
-
-    def be_rank(self) -> None:
-        """It is one of several data-parallel ranks in lock-step, as whose scheduler vLLM makes it
-        where `data_parallel_size` says so.
-        """
-        self.prefill_schedule_interval = self._interval
-        self.scheduler.local_prefill_interval = 1
+        """Steps of a busy time."""
 
     def _initialize_kv_caches(self, vllm_config: Any) -> Any:
         """The simulator's memory model has said how many blocks there are."""
@@ -143,20 +90,26 @@ class SimulatedCore(EngineCore):  # type: ignore[misc]
 
     _should_throttle_prefills = DPEngineCoreProc._should_throttle_prefills
 
+    def hear_of_moved(self, told: dict[str, Any]) -> list[Any]:
+        """Workers have found that KV has been moved; what that gave requests."""
+        return moved_outputs(self.scheduler, told)
 
-class EngineLoop:
-    """Calls the steps of an engine core, on a thread of its own, while the simulator waits for it.
 
-    Holds the core alone; who holds this has it `end`.
-    """
+def moved_outputs(scheduler: Any, told: dict[str, Any]) -> list[Any]:
+    """What requests of vLLM's scheduler get when it hears that KV has been moved."""
+    moved = KVConnectorOutput(**told)
+    answer = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
+    outputs = scheduler.update_from_output(SchedulerOutput.make_empty(), answer)
+    return [one for client in outputs.values() for one in client.outputs]
+
+
+class EngineLoop(CoreLoop):
+    """Calls the steps of an engine core that is alone."""
 
     def __init__(self, core: SimulatedCore, model: KnownModel) -> None:
-        self._core, self._turns = core, Turns(self._run)
-        self._executor: SteppedExecutor = core.model_executor
-        self._executor.model, self._executor.held = model, core.scheduler.requests
-        self._executor.pause = self._turns.pause
-        self._outputs: list[Any] = []
-        self._hides_requests = self._is_rank = False
+        super().__init__(core, model, self._run)
+        self._batches.pause = self._turns.pause
+        self._hides_requests = False
         self._has_requests: Callable[[], bool] = core.scheduler.has_requests
         core.scheduler.has_requests = self._shows_requests
 
@@ -169,52 +122,35 @@ class EngineLoop:
                 self._outputs += client.outputs
             self._turns.pause()
 
-    def _resume(self) -> None:
-        try:
-            self._turns.resume()
-        except Exception as error:
-            raise EngineFailureError(f"vLLM's scheduler ends with {words_of(error)}") from error
-
     def _shows_requests(self) -> bool:
         return not self._hides_requests and self._has_requests()
 
     @property
-    def in_flight(self) -> int:
-        """Batches that have not ended."""
-        return len(self._executor.in_flight)
-
-    @property
     def waits(self) -> bool:
         """Whether the core waits for its oldest batch."""
-        return self._executor.awaited is not None
+        return self._batches.awaited is not None
 
     def next_call(self) -> Call | None:
         """The next call of vLLM's scheduler; None: the core waits, or has no requests."""
         if self.waits:
             return None
-        self._executor.launched = None
-        self._resume()
-        call = self._executor.launched
-        if call is not None and not self._is_rank:
+        call = self._next_launched()
+        if call is not None:
             self._core.step_counter = self._core.step_counter + 1 if call.items else 0
         return call
 
     def next_outputs(self) -> list[Any]:
         """What the oldest batch gave, which has ended: vLLM's `EngineCoreOutput` of requests."""
         self._hides_requests = not self.waits
-        oldest = self._executor.oldest_ends()
+        oldest = self._batches.oldest_ends()
         while not oldest.taken:
             self._resume()
         self._hides_requests = False
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        return self._take_outputs()
 
-    def set_round(self, rounds: int) -> None:
-        """The core is a data-parallel rank, whose lock-step has run so many rounds."""
-        if not self._is_rank:
-            self._is_rank = True
-            self._core.be_rank()
-        self._core.step_counter = rounds
+    def add(self, request: Any) -> None:
+        """A request has arrived."""
+        self._core.add_request(request)
 
     def abort(self, name: str) -> None:
         """The client of a request has gone; a core that waits acts on it behind the batch."""
@@ -222,15 +158,3 @@ class EngineLoop:
             self._core.aborts_queue.put_nowait([name])
         else:
             self._core.abort_requests([name])
-
-    def hear_of_moved(self, told: dict[str, Any]) -> list[Any]:
-        """Workers have found that KV has been moved; what that gave requests."""
-        moved = KVConnectorOutput(**told)
-        answer = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
-        outputs = self._core.scheduler.update_from_output(SchedulerOutput.make_empty(), answer)
-        return [one for client in outputs.values() for one in client.outputs]
-
-    def end(self) -> None:
-        """The core runs no further step, and what it has frozen is collected as before."""
-        self._turns.end()
-        gc.unfreeze()

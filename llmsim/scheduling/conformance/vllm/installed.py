@@ -22,9 +22,11 @@ from llmsim.scheduling.conformance.connectors import FAIL, RECOMPUTE, offloading
 from llmsim.scheduling.conformance.engine_failure import words_of
 from llmsim.scheduling.conformance.vllm.live import (
     installed_version,
+    rank_of,
     resolve,
     scheduler_of,
 )
+from llmsim.scheduling.conformance.vllm.ranks import Rank
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
 from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 from llmsim.workload.content import adapter_numbers, numbered_inputs
@@ -37,9 +39,11 @@ _HEADS = {"eagle3": "eagle", "mtp": "eagle"}
 """Methods whose schedule is another's."""
 
 
-def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> VllmScheduler:
-    """The scheduler of one group; `config` is the native twin's. InputError where vLLM is missing
-    or refuses.
+def installed_scheduler(
+    engine: EngineArgs, config: Any, workload: Workload, rank: Rank | None = None
+) -> VllmScheduler:
+    """The scheduler of one group, which may be a data-parallel rank in lock-step; `config` is the
+    native twin's. InputError where vLLM is missing or refuses.
     """
     if installed_version() is None:
         raise InputError(
@@ -48,7 +52,7 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
         )
     options = engine_options(engine, config) | _limits(engine, config)
     options |= _encoder_budgets(config.encoder, workload) | _connector(config)
-    options |= _stages(engine, config) | _tables(config.kv)
+    options |= _stages(engine, config) | _tables(config.kv) | _rank(engine, rank)
     if engine.speculation is not None:
         options["speculative"] |= _drafter(engine.speculation)
     core = _engine_core(options)
@@ -63,6 +67,8 @@ def installed_scheduler(engine: EngineArgs, config: Any, workload: Workload) -> 
     if config.kv_producer:
         states = config.prefill_all_but_last_token
         requests = [prompt_alone(one, all_but_last=states) for one in requests]
+    if rank is not None:
+        return rank_of(core, requests, config.speculation, config.load_failures, rank)
     return scheduler_of(core, requests, config.speculation, config.load_failures)
 
 
@@ -121,6 +127,17 @@ def _stages(engine: EngineArgs, config: Any) -> dict[str, Any]:
             "async_scheduling and use_v2_model_runner; set both, or remove speculative_config"
         )
     return {"pipeline_parallel_size": config.stages, "use_v2_model_runner": v2}
+
+
+def _rank(engine: EngineArgs, rank: Rank | None) -> dict[str, Any]:
+    """Options of a case for one of several data-parallel ranks in lock-step."""
+    if rank is None:
+        return {}
+    return {
+        "data_parallel_size": rank.group.size,
+        "data_parallel_rank": rank.number,
+        "dp_sync_interval": engine.dp_sync_interval,
+    }
 
 
 def _tables(kv: Any) -> dict[str, Any]:

@@ -31,7 +31,11 @@ from llmsim.scheduling.conformance.connectors import (
     load_failures,
     offloading_extra,
 )
+from llmsim.scheduling.conformance.vllm.known_model import KnownModel
 from llmsim.scheduling.conformance.vllm.platform import prepare, prepare_runner, write_model
+from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
+from llmsim.scheduling.conformance.vllm.rank_scheduler import VllmRank
+from llmsim.scheduling.conformance.vllm.ranks import Rank
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
 from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 
@@ -63,7 +67,8 @@ def engine_profile_of(version: str) -> str:
 
 
 def resolve(case: Case) -> Any:
-    """An engine core of vLLM for a case's `config` (`engine_core.SimulatedCore`).
+    """An engine core of vLLM for a case's `config`: `engine_core.SimulatedCore`, or
+    `rank_core.SimulatedRank`.
 
     Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it
     refuses the options.
@@ -112,7 +117,11 @@ def resolve(case: Case) -> Any:
 def _core(vllm_config: Any, kv_cache_config: Any) -> Any:
     from llmsim.scheduling.conformance.vllm.engine_core import SimulatedCore
 
-    return SimulatedCore(vllm_config, kv_cache_config)
+    if vllm_config.parallel_config.data_parallel_size == 1:
+        return SimulatedCore(vllm_config, kv_cache_config)
+    from llmsim.scheduling.conformance.vllm.rank_core import SimulatedRank
+
+    return SimulatedRank(vllm_config, kv_cache_config)
 
 
 def scheduler_of(
@@ -125,10 +134,21 @@ def scheduler_of(
     `SpeculationConfig`.
     """
     from llmsim.scheduling.conformance.vllm.engine_core import EngineLoop
-    from llmsim.scheduling.conformance.vllm.known_model import KnownModel
 
     model = KnownModel(requests, speculation, schedules_ahead=core.async_scheduling)
     return VllmScheduler(requests, core, EngineLoop(core, model), failures)
+
+
+def rank_of(
+    core: Any,
+    requests: Sequence[LiveRequest],
+    speculation: Any,
+    failures: "_native.LoadFailuresConfig | None",
+    rank: Rank,
+) -> VllmRank:
+    """The same of a data-parallel rank's engine core."""
+    model = KnownModel(requests, speculation, schedules_ahead=core.async_scheduling)
+    return VllmRank(requests, core, RankLoop(core, model, rank), failures)
 
 
 def _set_afterwards(vllm_config: Any, config: dict[str, Any]) -> None:
@@ -143,6 +163,19 @@ def _set_afterwards(vllm_config: Any, config: dict[str, Any]) -> None:
     parallel = vllm_config.parallel_config
     for name in ("pipeline_parallel_size", "decode_context_parallel_size"):
         setattr(parallel, name, config.get(name, 1))
+    if "data_parallel_size" in config:
+        _be_rank(vllm_config, config)
+
+
+def _be_rank(vllm_config: Any, config: dict[str, Any]) -> None:
+    """It is one of several data-parallel ranks that share experts, which the small model lacks."""
+    parallel = vllm_config.parallel_config
+    parallel.data_parallel_size = size = config["data_parallel_size"]
+    parallel.data_parallel_rank = parallel.data_parallel_index = config["data_parallel_rank"]
+    parallel.data_parallel_rank_local = config["data_parallel_rank"]
+    vllm_config.model_config.model_arch_config.num_experts = size
+    if hasattr(parallel, "dp_sync_interval"):  # from 0.30 on
+        parallel.dp_sync_interval = config["dp_sync_interval"]
 
 
 def _transfer_config(role: str, connector: dict[str, Any]) -> Any:

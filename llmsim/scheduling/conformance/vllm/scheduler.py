@@ -11,6 +11,7 @@ from llmsim.scheduling.conformance.vllm.request import LiveRequest, engine_reque
 
 if TYPE_CHECKING:
     from llmsim.scheduling.conformance.vllm.engine_core import EngineLoop
+    from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
 
 
 class VllmScheduler:
@@ -25,7 +26,7 @@ class VllmScheduler:
         self,
         requests: Sequence[LiveRequest],
         core: Any,
-        loop: "EngineLoop",
+        loop: "EngineLoop | RankLoop",
         failures: "_native.LoadFailuresConfig | None" = None,
     ) -> None:
         """`core` is a `SimulatedCore`, and `loop` calls its steps."""
@@ -53,7 +54,7 @@ class VllmScheduler:
     def add(self, request: int) -> None:
         self._repetition.added()
         one, longest = self._requests[request], self._scheduler.max_model_len
-        self._core.add_request(engine_request(one, longest, self._core.request_block_hasher))
+        self._loop.add(engine_request(one, longest, self._core.request_block_hasher))
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
         if not self._repetition.goes_on:
@@ -68,10 +69,6 @@ class VllmScheduler:
             self.stood_still_ps.add(now_ps)
         self._repetition.stepped((*call.items, *call.preempted))
         return call.items, call.preempted
-
-    def set_round(self, rounds: int) -> None:
-        """The lock-step of a data-parallel rank has run so many rounds."""
-        self._loop.set_round(rounds)
 
     def _note_repetition(self, now_ps: int) -> None:
         """Requests that neither run nor wait for a step hold blocks with a connector alone."""

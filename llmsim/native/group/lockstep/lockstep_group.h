@@ -1,7 +1,7 @@
-// What executes together: the data-parallel ranks of an expert domain, in lock-step.
+// What executes together: groups whose steps are rounds, of which each has a batch of every member.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,17 +12,15 @@
 
 namespace llmsim {
 
-// vLLM's data-parallel wave. A round is one batch of every member; it starts when all have offered
-// theirs, and a member without work joins with a dummy of one token, which it calls for as soon as
-// it has found nothing to run. When nobody has work the rounds go on until the ranks agree that the
-// wave has ended, which they do in every `sync_interval`-th round of it, and in releases that sync
-// first also in the first one. SGLang's ranks agree on that in front of every round, so that none
-// runs without work.
-class LockstepGroup final : private StepSink {
+// A round starts when all members have offered their batch or joined with a dummy of one token.
+// When that is so is said by those who decide what a member does next, of which each kind is a
+// class: our model of vLLM's ranks (WaveLockstep), of SGLang's (PassLockstep), and engines that run
+// their own loop (EngineLockstep).
+class LockstepGroup : private StepSink {
  public:
-  // Interval 0: members take part in a round only where some have work, and never agree. They join.
+  // They join; `idles_along` as `Group::join`.
   LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
-                std::int32_t sync_interval, bool syncs_first);
+                bool idles_along);
   // Builds what members can build, and starts the rounds for which all are there. Then members
   // expect what comes next: all of them behind a round or an agreement, else those that were asked,
   // and the one that pumps.
@@ -33,17 +31,34 @@ class LockstepGroup final : private StepSink {
   // A wave's first round has begun, and its end is not known.
   bool runs_rounds() const { return rounds_ > 0; }
   // Whether members wait for each other to agree whether the wave has ended.
-  bool about_to_agree() const { return !idle_along_ && !agreed_ && syncs(rounds_); }
+  virtual bool about_to_agree() const { return false; }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   bool report_layers() { return executor_->report_layers(); }
   // Before the first round; the network may be null.
   void start(SharedNetwork* network, Ps now) { executor_->start(network, now); }
 
+ protected:
+  // Whether it has begun a round, or something else has changed for which to try again.
+  virtual bool try_round(Ps now) = 0;
+  // Asks the stirred members; whether all are there, and have a place.
+  template <typename Ask>
+  bool gather(const Ask& is_there);
+  // Whether some offer a batch.
+  bool some_have_work() const;
+  bool some_have_requests() const;
+  // Whether members have run nobody for too many rounds although some have requests: nothing but an
+  // event from outside changes what they can run. Asked before each round.
+  bool stands_still(bool work, bool unfinished);
+  void begin_round(Ps now);
+  // Something has changed for all members.
+  void change_all();
+  void stir_all();
+
+  std::vector<Group*> members_;
+  std::int64_t rounds_ = 0;  // of this wave; 0: none runs
+
  private:
-  // Rounds that the members may spend so; then nothing but an event from outside changes what they
-  // can run.
-  static constexpr std::int64_t kMostIdleRounds = 100'000;
   void timed(std::size_t member, const StepTimes& times, Ps now) override {
     members_[member]->timed(0, times, now);
   }
@@ -53,36 +68,12 @@ class LockstepGroup final : private StepSink {
   }
   // The first member from `m` on that is stirred; their number: none.
   std::size_t next_stirred(std::size_t m) const;
-  void stir_all();
-  // Asks for offers; whether all are there.
-  bool gather(Ps now);
-  bool all_offer(Ps now);
-  bool try_round(Ps now);
-  bool passes_again(Ps now);
-  // Whether the members agree behind this round of a wave.
-  bool syncs(std::int64_t round) const {
-    return round > 0 && ((syncs_first_ && round == 1) || round % sync_interval_ == 0);
-  }
-  // False: they are about to agree, and some have still to end what they do in this round. With
-  // nobody's work left the wave ends.
-  bool agree();
-  // For how many rounds behind this one a member may build batches: up to the next agreement.
-  std::int64_t rounds_ahead() const;
-  bool some_have_requests() const;
+  void settle(std::size_t member);
   bool waits_for_nothing() const;
 
-  std::vector<Group*> members_;
   std::unique_ptr<StepExecutor> executor_;
-  std::int32_t sync_interval_;
-  bool syncs_first_;
-  bool idle_along_ = false;  // its members take part in every round in which others have work
-  bool agreed_ = false;      // behind this round
-  bool work_left_ = false;   // as the members say who agree
-  std::int64_t rounds_ = 0;  // of this wave; 0: none runs
   std::int64_t idle_rounds_ =
-      0;               // in a row in which nobody ran a request although some wait, and for no KV
-  Ps passed_at_ = -1;  // when members last found nothing to run
-  std::int64_t idle_passes_ = 0;  // at that time
+      0;  // in a row in which nobody ran a request although some wait, and for no KV
   std::vector<const Batch*> batches_;
   // Who may have another answer than when it was asked last: a bit of each member. The others have
   // nothing to hear of, and either have offered a batch or have no place for one.
@@ -91,5 +82,17 @@ class LockstepGroup final : private StepSink {
   bool all_changed_ = false;        // since then a round has begun, or the members have agreed
   std::size_t num_full_ = 0;        // of the others: those without a place
 };
+
+// In a large group most members wait for a few: who waits is not asked again.
+template <typename Ask>
+bool LockstepGroup::gather(const Ask& is_there) {
+  bool all_there = true;
+  for (std::size_t m = next_stirred(0); m < members_.size(); m = next_stirred(m + 1)) {
+    asked_.push_back(m);
+    all_there &= is_there(*members_[m]);
+    if (members_[m]->settled()) settle(m);
+  }
+  return all_there && num_full_ == 0;
+}
 
 }  // namespace llmsim
