@@ -245,10 +245,8 @@ void Group::on_schedule(Ps now) {
 }
 
 void Group::expect(Ps now) {
-  if (idle()) {
-    wake(now);
-    return;
-  }
+  if (listens()) wake(now);
+  if (idle()) return;
   const std::size_t unseen = batches_.num_unseen();
   if (!hears_posted_ && unseen > 0 && takes_output()) {
     hears_posted_ = true;
@@ -258,6 +256,12 @@ void Group::expect(Ps now) {
     step_done_posted_ = true;
     post(batches_[unseen].times.end, Phase::kStepDone);
   }
+}
+
+bool Group::listens() const {
+  if (idle()) return true;
+  const bool only_dummies = batches_.num_in_flight() == batches_.num_dummies();
+  return only_dummies && lockstep_ != nullptr && lockstep_->rests(*this);
 }
 
 // An idle group acts when its engine next sees a request: not before its step, where that waits for
@@ -474,9 +478,8 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears = idle() && !others_run() && moved_.first() <= now;
-    if (!hears) return false;
-    hear_of_moved(now, now);
+    const bool hears = listens() && !others_run();
+    if (!hears || !hear_at_once(now)) return false;
   }
   return true;
 }
@@ -625,9 +628,9 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
       hear_of_moved(now - 1, now);  // what moves at this very time is heard of with the next pass
     }
     tell_load(now);
-  } else if (joins_idle_ || full() || !has_place(now)) {
+  } else if (joins_idle_) {
     tell_load(now);
-  } else {
+  } else if (looks_at_inbox(now)) {
     drain_inbox(now);
   }
   open_gate(now);
@@ -639,10 +642,22 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
     if (!build_next(now)) break;
     note_offer(now);
   }
+  await_last_output(now);
   const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again() && !withholds();
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
+}
+
+bool Group::looks_at_inbox(Ps now) {
+  return !full() && !nothing_to_build_ && has_place(now);
+}
+
+// Where nobody is left and batches are in flight, vLLM's engine takes the output of the oldest one,
+// and then runs a dummy, whatever has come meanwhile (step_with_batch_queue).
+void Group::await_last_output(Ps now) {
+  if (idles_along() || joins_idle_ || scheduler_->has_requests()) return;
+  if (num_queued() > 0 && looks_at_inbox(now)) nothing_to_build_ = owes_dummy_ = true;
 }
 
 bool Group::look(Ps now) {
@@ -686,18 +701,24 @@ bool Group::take_turn(Ps now) {
   return false;
 }
 
-// An idle engine hears at once of KV that has moved. One that waits for KV forms a batch at a time.
+// An engine that idles, or goes round without work until KV has been read, hears at once of KV that
+// has moved. One whose batches wait for KV forms one at a time.
 bool Group::step_engine(Ps now) {
   drain_inbox(now);
   const bool waits_for_kv = gated_ || (moves_ != nullptr && num_offers_ > 0);
   if (paused_ || waits_for_kv) return false;
-  if (!loop_->has_work() && idle()) hear_of_moved(now, now);
-  if (!loop_->has_work()) return false;
+  if (!loop_->has_work()) return hear_at_once(now);
   const bool found_work = !form_batch(now).empty();
   found_work ? note_offer(now) : note_empty_call(now);
   if (calls_.full()) take_empty_call(now);
   if (loop_->turn() != EngineTurn::kAwaits) tell_load(now);
-  return found_work || !looks();
+  return found_work || !looks() || hear_at_once(now);
+}
+
+bool Group::hear_at_once(Ps now) {
+  if (moved_.first() > now) return false;
+  hear_of_moved(now, now);
+  return true;
 }
 
 // Dummies do not fill the engine's queue, but it is no further ahead of its devices with them than
@@ -739,7 +760,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   if (moves_ != nullptr && was_seen) moves_->step_ended(now);
   outstanding_ -= static_cast<std::int32_t>(ended.size());
   if (answers_when_sent()) unsent_ += static_cast<std::int32_t>(ended.size());
-  hear_of_moved(hears_until(slot, now), now);
+  if (!is_dummy || loop_ == nullptr) hear_of_moved(hears_until(slot, now), now);
   if (!is_dummy) {
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(slot.times.end, *scheduler_, ended);

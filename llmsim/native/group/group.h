@@ -94,9 +94,10 @@ class Group final : public Entity, public StepSink {
   void on_event(Ps now, Phase phase, std::uint32_t argument) override;
   void check(Ps now) const override;
   std::string unfinished() const override;
-  // It acts when its engine next sees something, if it is idle; else at the end of a step.
+  // It acts when its engine next sees something, if that waits for nothing else; else at the end of
+  // a step.
   void wake_if_idle(Ps now) {
-    if (idle()) wake(now);
+    if (listens()) wake(now);
   }
   // It schedules at `now`, whether it is idle or not.
   void schedule_now(Ps now) {
@@ -216,14 +217,13 @@ class Group final : public Entity, public StepSink {
   }
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
   bool settled() const {
-    if (!looks()) return true;
+    if (!looks() && !gated_) return true;
     return (full() || has_offer() || joins_idle_ || withholds() || looked_ != kNever) && !load_;
   }
   bool may_join_idle() const {
-    const bool has_work = !idles_along() && scheduler_->has_requests();
     const std::size_t in_flight = batches_.num_in_flight();
     return in_flight < depth() && !gated_ && num_offers_ == 0 &&
-           (!has_work || in_flight == batches_.num_dummies());
+           (idles_along() || in_flight == batches_.num_dummies());
   }
   // It joins the next round with a dummy, whatever comes before that round begins.
   void join_idle() { joins_idle_ = true; }
@@ -233,6 +233,8 @@ class Group final : public Entity, public StepSink {
     return idles_along_ || (rounds_ != nullptr && rounds_->idles_along());
   }
   const Batch& offered_or_dummy(Ps now);
+  // Whether its engine's loop looks for what has arrived, or is ours, which always does.
+  bool looks() const { return loop_ == nullptr || loop_->turn() == EngineTurn::kLooks; }
   // Its engine runs its own loop, which says when it runs a batch or a dummy.
   bool runs_loop() const { return loop_ != nullptr; }
   // The loop goes on until it waits for something; what it launches is offered. Whether it has gone
@@ -360,6 +362,8 @@ class Group final : public Entity, public StepSink {
   bool withholds() const { return rounds_ != nullptr && rounds_->withholds(); }
   void note_offer(Ps now);
   bool has_place(Ps now);
+  bool looks_at_inbox(Ps now);
+  void await_last_output(Ps now);
   bool take_empty_call(Ps now);
   void note_empty_call(Ps now);
   bool gate(Ps now);
@@ -378,8 +382,10 @@ class Group final : public Entity, public StepSink {
   bool take_turn(Ps now);
   bool step_engine(Ps now);
   bool run_dummy();
-  // Whether its engine's loop looks for what has arrived, or is ours, which always does.
-  bool looks() const { return loop_ == nullptr || loop_->turn() == EngineTurn::kLooks; }
+  // Whether its engine waits for messages alone. Dummies of a wave that has ended may be in flight.
+  bool listens() const;
+  // The engine hears of KV that has moved until now; false: none has.
+  bool hear_at_once(Ps now);
   // Whether its engine takes the output of the oldest batch, as soon as that has ended.
   bool takes_output() const {
     if (engine_is_held()) return false;

@@ -13,6 +13,7 @@ namespace llmsim {
 class EngineLockstep final : public LockstepGroup {
  public:
   EngineLockstep(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor);
+  bool rests(const Group& member) const override { return member.looks(); }
 
  private:
   bool try_round(Ps now) override;

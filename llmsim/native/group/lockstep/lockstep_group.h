@@ -32,6 +32,8 @@ class LockstepGroup : private StepSink {
   bool runs_rounds() const { return rounds_ > 0; }
   // Whether members wait for each other to agree whether the wave has ended.
   virtual bool about_to_agree() const { return false; }
+  // Whether the member's engine waits for messages, whatever its dummies in flight.
+  virtual bool rests(const Group&) const { return false; }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   bool report_layers() { return executor_->report_layers(); }

@@ -18,6 +18,7 @@ class WaveLockstep final : public LockstepGroup {
   WaveLockstep(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
                std::int32_t sync_interval, bool syncs_first);
   bool about_to_agree() const override { return !agreed_ && syncs(rounds_); }
+  bool rests(const Group&) const override { return rounds_ == 0; }
 
  private:
   bool try_round(Ps now) override;
