@@ -13,13 +13,12 @@ WaveLockstep::WaveLockstep(std::vector<Group*> members, std::unique_ptr<StepExec
 
 // vLLM's DPEngineCoreProc._has_global_unfinished_reqs: each says whether it has requests when it
 // has called for its batch or dummy and, with its queue of batches full, has the oldest output.
-// With a queue, what it has just called for is then not known to have ended.
+// What it has just called for has not ended then.
 bool WaveLockstep::agree() {
   if (!about_to_agree()) return true;
   if (std::ranges::any_of(members_, &Group::full)) return false;
   agreed_ = true;
-  if (members_[0]->config().depth == 1) work_left_ = some_have_requests();
-  if (!work_left_) rounds_ = 0;
+  if (!some_have_requests()) rounds_ = 0;
   change_all();
   return true;
 }
@@ -47,7 +46,6 @@ bool WaveLockstep::try_round(Ps now) {
   if (!work && !unfinished && rounds_ == 0) return false;
   if (stands_still(work, unfinished)) return false;
   agreed_ = false;
-  work_left_ = work || unfinished;
   begin_round(now);
   return true;
 }

@@ -35,8 +35,7 @@ class WaveLockstep final : public LockstepGroup {
 
   std::int32_t sync_interval_;
   bool syncs_first_;
-  bool agreed_ = false;     // behind this round
-  bool work_left_ = false;  // as the members say who agree
+  bool agreed_ = false;  // behind this round
 };
 
 }  // namespace llmsim
