@@ -35,9 +35,9 @@ class Scheduler(Protocol):
     ends the run. One that may find something by being asked again, with nothing else having
     happened, has a method `asks_again() -> bool`, which is called when nothing is in flight and
     `build` gave nothing. One whose empty batches take places among those in flight has an attribute
-    `queues_empty_batches`. One with a method `set_round(round)` hears in front of each `build` how
-    many rounds its lock-step has run, if it is a data-parallel rank. One that says itself how many
-    batches are in flight has an attribute `depth`.
+    `queues_empty_batches`. One that says itself how many batches are in flight has an attribute
+    `depth`. One that is a data-parallel rank in lock-step and runs its engine's loop is a
+    `RankEngine`, too.
     """
 
     def add(self, request: int) -> None:
@@ -58,6 +58,27 @@ class Scheduler(Protocol):
 
     def gauges(self) -> tuple[int, int, int]:
         """(requests running, requests waiting, free KV blocks) after the last call."""
+
+
+class RankEngine(Protocol):
+    """What a `Scheduler` of a data-parallel rank has beside its methods, if it runs the loop of its
+    engine itself. All ranks of a lock-step group do, or none.
+
+    The loop goes on with `build` where it looks and has work, with `complete` where it awaits a
+    batch that has ended, and else with `go_on`. Each returns where it stands next.
+    """
+
+    @property
+    def turn(self) -> "_native.EngineTurn":
+        """Where the loop stands."""
+
+    def has_work(self) -> bool:
+        """Whether a loop that looks runs a step, and does not idle."""
+
+    def go_on(self) -> None:
+        """Its devices are no further behind its dummy than they may be, or all ranks have come to
+        agree whether any has work.
+        """
 
 
 class Connector(Protocol):

@@ -150,44 +150,6 @@ def test_what_it_preempts_is_counted_and_waits_again() -> None:
     assert (sim.blame()["preemption_ps"] > 0).all()
 
 
-class Rank(OneAtATime):
-    """Notes which round of its lock-step it is asked for, and what it then runs."""
-
-    def __init__(self, rows: list[tuple[int, int, int]], blocks: int) -> None:
-        super().__init__(rows, blocks)
-        self.round, self.ran = -1, []
-
-    def set_round(self, rounds: int) -> None:
-        self.round = rounds
-
-    def build(self, now_ps: int) -> tuple[list[tuple[int, int, int, int, bool]], list[int]]:
-        items, preempted = super().build(now_ps)
-        self.ran += [(self.round, request) for request, *_ in items]
-        return items, preempted
-
-
-def test_a_rank_hears_how_many_rounds_its_lock_step_has_run() -> None:
-    """Both begin with the first round, and each runs in every round until it has no request."""
-    rows = [(0, 20, 3), (0, 20, 40), (0, 20, 2)]
-    ranks = [Rank(rows, 100), Rank(rows, 100)]
-    kv = _native.KvCacheConfig()
-    kv.num_blocks, kv.block_size, kv.max_model_len, kv.prefix_caching = 100, BLOCK, 10_000, False
-    specs = []
-    for index, rank in enumerate(ranks):
-        group = _native.GroupConfig()
-        group.index = index
-        made = _native.PythonSchedulerConfig(rank, kv)
-        specs.append(_native.GroupSpec(group, made, step_program(CASE, ranks=2)))
-    router = _native.native_router("RR", 0, {}, np.empty(0, np.int32))
-    together = [_native.LockstepSpec([0, 1], 16)]
-    sim = simulation(rows, specs, granularity=BLOCK, lockstep=together, router=router)
-    while not sim.run(1000):
-        pass
-    busy = [[number for number, _ in rank.ran] for rank in ranks]
-    assert all(rounds == list(range(len(rounds))) for rounds in busy)
-    assert sorted(map(len, busy)) == [5, 40]
-
-
 CASE = {
     "config": {"max_num_seqs": 4, "max_num_batched_tokens": 64},
     "resolved": {"max_num_scheduled_tokens": 64},

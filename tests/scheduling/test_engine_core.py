@@ -24,6 +24,11 @@ LOAD = (
     "synthetic:n=80,rate=30,input=lognormal:150:max=600,output=lognormal:80:max=300,"
     "prefixes=6:tokens=160:share=0.7"
 )
+WAVES = "synthetic:n=20,rate=1.2,input=uniform:50-900,output=uniform:2-60,seed=3"
+PAUSES = (
+    "synthetic:n=60,rate=6,input=uniform:20-1500,output=uniform:1-40,"
+    "prefixes=3:tokens=160:share=0.5"
+)
 PRESSED = ["--num-gpu-blocks-override", "300", "--max-model-len", "2048"]
 PRESSED += ["--max-num-batched-tokens", "1024", "--max-num-seqs", "64"]
 SMALL = ["--num-gpu-blocks-override", "160", "--max-model-len", "2048"]
@@ -70,6 +75,12 @@ CASES = {
     "ranks that prefill in turn": of(
         RANKS, "--max-num-seqs", "32", "--prefill-schedule-interval", "4"
     ),
+    "ranks with drafts": of(RANKS, *PRESSED, "--speculative-config", EAGLE),
+    "ranks without a prefix cache": of(RANKS, *PRESSED, "--no-enable-prefix-caching"),
+    "ranks in synchronous steps": of(RANKS, *PRESSED, "--no-async-scheduling"),
+    "ranks that idle and wake": of(RANKS, load=WAVES),
+    "ranks that idle, and clients that give up": of(RANKS, "--request-timeout", "0.3", load=PAUSES),
+    "ranks behind the load balancer": of(RANKS, "--request-routing-policy", "VLLM_DP"),
     "prefill and decode apart": of(PAIR, *PRESSED, "--request-timeout", "2"),
     "loads that fail": of(
         PAIR, "--kv-load-failure-rate", "0.2", "--kv-load-failure-policy", "recompute"
@@ -99,6 +110,15 @@ def changed(folder: Path, name: str, cluster: str, model: str = "", stages: int 
     return str(path)
 
 
+def of_ranks(number: int) -> dict[str, Any]:
+    """So many of the ranks in place of two."""
+    described: dict[str, Any] = json.loads((CLUSTERS / f"{RANKS}.json").read_text(encoding="utf-8"))
+    node = described["nodes"][0]
+    node["instances"] = [node["instances"][0] | {"ep_size": number}] * number
+    node["num_instances"] = number
+    return described
+
+
 def made_cases(folder: Path) -> dict[str, list[str]]:
     """Runs of clusters and traces that no file of the repository has."""
     trace = folder / "adapters.jsonl"
@@ -112,6 +132,8 @@ def made_cases(folder: Path) -> dict[str, list[str]]:
         for row in range(50)
     ]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    four = folder / "four.json"
+    four.write_text(json.dumps(of_ranks(4)), encoding="utf-8")
     windows = changed(folder, "windows", ONE, "google/gemma-3-27b-it")
     states = changed(folder, "states", ONE, "Qwen/Qwen3-Next-80B-A3B-Instruct", stages=2)
     gated = changed(folder, "gated", POOL, stages=2)
@@ -119,6 +141,12 @@ def made_cases(folder: Path) -> dict[str, list[str]]:
     tiers = ["--prefix-storage", "CPU", "--kv-tier-recall", "sync", "--async-scheduling"]
     return {
         "adapters": of(ONE, "--max-loras", "2", *SMALL, load=str(trace)),
+        "four ranks": ["--cluster-config", str(four), *of(RANKS, *PRESSED)[2:]],
+        "four ranks that idle and wake": [
+            "--cluster-config",
+            str(four),
+            *of(RANKS, load=WAVES)[2:],
+        ],
         "windows": ["--cluster-config", windows, *of(ONE, *blocks)[2:]],
         "states in stages": ["--cluster-config", states, *of(ONE, *blocks)[2:]],
         "steps that wait for a slow pool": [
@@ -129,7 +157,8 @@ def made_cases(folder: Path) -> dict[str, list[str]]:
     }
 
 
-NAMES = [*CASES, "adapters", "windows", "states in stages", "steps that wait for a slow pool"]
+MADE = ["adapters", "four ranks", "four ranks that idle and wake", "windows", "states in stages"]
+NAMES = [*CASES, *MADE, "steps that wait for a slow pool"]
 
 
 @pytest.fixture(scope="module")

@@ -478,7 +478,8 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool hears = listens() && !others_run();
+    const bool goes_round = !hears_by_calls() || !scheduler_->has_requests();
+    const bool hears = goes_round && listens() && !others_run();
     if (!hears || !hear_at_once(now)) return false;
   }
   return true;
@@ -736,8 +737,18 @@ bool Group::run_dummy() {
   return true;
 }
 
+// vLLM's scheduler is called where requests are left, or have ended and their KV is not read.
+void Group::join_idle(Ps now) {
+  joins_idle_ = true;
+  if (!hears_by_calls()) return;
+  if (!scheduler_->has_requests() && scheduler_->gauges().bound == 0) return;
+  calls_.push_empty(now);
+  if (calls_.full()) take_empty_call(now);
+}
+
 const Batch& Group::offered_or_dummy(Ps now) {
   Slot& slot = batches_.next();
+  if (num_offers_ == 0 && !joins_idle_) join_idle(now);
   if (num_offers_ == 0) slot.batch.make_dummy();
   if (slot.batch.empty()) slot.scheduled = slot.opened = now;
   return slot.batch;
@@ -760,7 +771,7 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   if (moves_ != nullptr && was_seen) moves_->step_ended(now);
   outstanding_ -= static_cast<std::int32_t>(ended.size());
   if (answers_when_sent()) unsent_ += static_cast<std::int32_t>(ended.size());
-  if (!is_dummy || loop_ == nullptr) hear_of_moved(hears_until(slot, now), now);
+  if (!is_dummy || !hears_by_calls()) hear_of_moved(hears_until(slot, now), now);
   if (!is_dummy) {
     if (key_log_ != nullptr) key_log_->publish(now);
     if (schedule) schedule->completed(slot.times.end, *scheduler_, ended);

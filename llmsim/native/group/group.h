@@ -225,8 +225,9 @@ class Group final : public Entity, public StepSink {
     return in_flight < depth() && !gated_ && num_offers_ == 0 &&
            (idles_along() || in_flight == batches_.num_dummies());
   }
-  // It joins the next round with a dummy, whatever comes before that round begins.
-  void join_idle() { joins_idle_ = true; }
+  // It has found nothing to run, and joins the next round with a dummy, whatever comes before that
+  // round begins.
+  void join_idle(Ps now);
   bool joins_idle() const { return joins_idle_; }
   // Whether it takes part in every round in which others have work, and in no other.
   bool idles_along() const {
@@ -386,6 +387,11 @@ class Group final : public Entity, public StepSink {
   bool listens() const;
   // The engine hears of KV that has moved until now; false: none has.
   bool hear_at_once(Ps now);
+  // Whether its engine, in lock-step with others, takes what has moved from calls that gave no
+  // batch, and runs a dummy behind each.
+  bool hears_by_calls() const {
+    return lockstep_ != nullptr && !idles_along() && scheduler_->queues_empty_batches();
+  }
   // Whether its engine takes the output of the oldest batch, as soon as that has ended.
   bool takes_output() const {
     if (engine_is_held()) return false;

@@ -32,7 +32,7 @@ bool WaveLockstep::all_offer(Ps now) {
   const std::int64_t ahead = rounds_ahead();
   return gather([this, ahead, now](Group& member) {
     member.offer(now, rounds_, ahead);
-    if (rounds_ > 0 && !member.has_offer() && member.may_join_idle()) member.join_idle();
+    if (rounds_ > 0 && !member.has_offer() && member.may_join_idle()) member.join_idle(now);
     return member.has_offer() || member.joins_idle() || member.may_join_idle();
   });
 }
