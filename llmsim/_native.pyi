@@ -2352,6 +2352,21 @@ class CopiesBelow:
     def flush(self, job: int) -> None:
         """The step that is formed waits for this store."""
 
+class EngineTurn(enum.Enum):
+    """Where the loop of a rank's engine stands."""
+
+    LOOKS = 0
+    """For what has arrived, in front of its next step."""
+
+    AWAITS = 1
+    """The output of its oldest batch."""
+
+    DUMMY = 2
+    """Until its devices run a dummy batch."""
+
+    AGREES = 3
+    """With the other data-parallel ranks, whether any of them has work."""
+
 class TriggerKind(enum.Enum):
     """What a switch of layouts waits for."""
 

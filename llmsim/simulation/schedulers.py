@@ -19,7 +19,7 @@ from llmsim.simulation.options import SimulationOptions
 
 def ranks_of(deployment: LoweredDeployment) -> dict[int, Rank]:
     """The groups that run in lock-step with others, by index."""
-    ranks = {}
+    ranks: dict[int, Rank] = {}
     for lockstep in deployment.lockstep_groups:
         together = RankGroup(len(lockstep.groups))
         ranks |= {index: together.rank(number) for number, index in enumerate(lockstep.groups)}

@@ -4,13 +4,11 @@ the native twin.
 
 from typing import Any
 
-import numpy as np
 import pytest
 from simulations import simulation
 from test_serving_core import program
 
 from llmsim import _native
-from llmsim.scheduling.conformance.cases import step_program
 
 BLOCK = 16
 

@@ -551,8 +551,7 @@ bool Group::build_batch(Ps now) {
     if (!batch.empty()) return true;
     // Its own victim, to be admitted again, or a turn that nobody takes; vLLM hears of transfers in
     // such a step, too.
-    if (idle() && !passes_together() &&
-        (!batch.preempted.empty() || scheduler_->asks_again())) {
+    if (idle() && !passes_together() && (!batch.preempted.empty() || scheduler_->asks_again())) {
       if (++empty_builds > kMostEmptyBuilds)
         throw Stalled("the scheduler of group " + std::to_string(config_.index) + " was asked " +
                       std::to_string(empty_builds) + " times at " + std::to_string(now) + " ps");
@@ -637,7 +636,8 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
   open_gate(now);
   const bool one_by_one = idles_along() || moves_ != nullptr;  // who waits for KV holds up others
   const std::size_t most = one_by_one ? 1 : static_cast<std::size_t>(rounds_ahead);
-  while (!joins_idle_ && !gated_ && !withholds() && num_offers_ < most) {
+  const bool engine_waits = joins_idle_ || (!idles_along() && full());
+  while (!engine_waits && !gated_ && !withholds() && num_offers_ < most) {
     if (rounds_ != nullptr && !(passes_together() && full()))
       rounds_->set_round(round + static_cast<std::int64_t>(num_offers_), now);
     if (!build_next(now)) break;
@@ -650,9 +650,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
     ++idle_with_work_;
 }
 
-bool Group::looks_at_inbox(Ps now) {
-  return !full() && !nothing_to_build_ && has_place(now);
-}
+bool Group::looks_at_inbox(Ps now) { return !full() && !nothing_to_build_ && has_place(now); }
 
 // Where nobody is left and batches are in flight, vLLM's engine takes the output of the oldest one,
 // and then runs a dummy, whatever has come meanwhile (step_with_batch_queue).

@@ -55,7 +55,8 @@ bool LockstepGroup::some_have_work() const {
 
 bool LockstepGroup::some_have_requests() const {
   return std::ranges::any_of(members_, [](const Group* member) {
-    return member->scheduler().has_requests() && !member->paused();
+    const Gauges held = member->scheduler().gauges();
+    return held.running + held.waiting > 0 && !member->paused();
   });
 }
 

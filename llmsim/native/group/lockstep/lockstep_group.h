@@ -48,6 +48,7 @@ class LockstepGroup : private StepSink {
   bool gather(const Ask& is_there);
   // Whether some offer a batch.
   bool some_have_work() const;
+  // Whether some have unfinished requests; copies of those that have ended may still go on.
   bool some_have_requests() const;
   // Whether members have run nobody for too many rounds although some have requests: nothing but an
   // event from outside changes what they can run. Asked before each round.
