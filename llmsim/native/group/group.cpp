@@ -478,8 +478,9 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool goes_round = !hears_by_calls() || !scheduler_->has_requests();
-    const bool hears = goes_round && listens() && !others_run();
+    const bool runs_dummies =
+        hears_by_calls() && (scheduler_->has_requests() || !lockstep_->rests(*this));
+    const bool hears = !runs_dummies && listens() && !others_run();
     if (!hears || !hear_at_once(now)) return false;
   }
   return true;
