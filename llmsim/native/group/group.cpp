@@ -782,8 +782,9 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
     calls_.pop_batch();
   }
   // Where vLLM's engine has found nothing to run, it runs a dummy behind the output that it waited
-  // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop).
-  if (!is_dummy && owes_dummy_) joins_idle_ = true;
+  // for, whatever has come meanwhile (DPEngineCoreProc.run_busy_loop): unless the wave has ended.
+  if (!is_dummy && owes_dummy_)
+    joins_idle_ = lockstep_->runs_rounds() || scheduler_->has_requests();
   if (!is_dummy) owes_dummy_ = false;
   nothing_to_build_ = passes_ = false;
   tell_load(now);
