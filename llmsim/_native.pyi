@@ -560,6 +560,12 @@ class VersionRules:
     def joins_verification(self, arg: bool, /) -> None: ...
 
     @property
+    def passes_over_cut(self) -> bool: ...
+
+    @passes_over_cut.setter
+    def passes_over_cut(self, arg: bool, /) -> None: ...
+
+    @property
     def counts_running_loras(self) -> bool: ...
 
     @counts_running_loras.setter
@@ -679,10 +685,51 @@ class EncoderInputs:
         inputs: first token, tokens and content; offsets: where each row's begin, and the end.
         """
 
+class EncoderRules:
+    """What vLLM after 0.24 decides otherwise."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def encodes_ahead(self) -> bool: ...
+
+    @encodes_ahead.setter
+    def encodes_ahead(self, arg: bool, /) -> None: ...
+
+    @property
+    def holds_repeated(self) -> bool: ...
+
+    @holds_repeated.setter
+    def holds_repeated(self, arg: bool, /) -> None: ...
+
+    @property
+    def counts_repeated(self) -> bool: ...
+
+    @counts_repeated.setter
+    def counts_repeated(self, arg: bool, /) -> None: ...
+
+    @property
+    def keeps_first_whole(self) -> bool: ...
+
+    @keeps_first_whole.setter
+    def keeps_first_whole(self, arg: bool, /) -> None: ...
+
+    @property
+    def frees_at_once(self) -> bool: ...
+
+    @frees_at_once.setter
+    def frees_at_once(self, arg: bool, /) -> None: ...
+
 class EncoderConfig:
     """Tokens that an encoder computes, and keeps."""
 
     def __init__(self) -> None: ...
+
+    @property
+    def rules(self) -> EncoderRules: ...
+
+    @rules.setter
+    def rules(self, arg: EncoderRules, /) -> None: ...
 
     @property
     def step_tokens(self) -> int: ...

@@ -199,7 +199,7 @@ def test_the_run_says_what_it_does_with_adapters(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine_profile": "vllm-0.28"}, r"max_loras is no option of vllm-0.28.*vllm-0\.33"),
+        ({"engine_profile": "vllm-0.19"}, r"max_loras is no option of vllm-0.19.*vllm-0\.33"),
         ({"max_loras": None, "max_lora_rank": 8}, "max_lora_rank is given, but max_loras is not"),
         ({"max_loras": None, "max_cpu_loras": 2}, "max_cpu_loras is given, but max_loras is not"),
         ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2, less than max_loras, which is"),

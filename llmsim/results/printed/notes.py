@@ -27,6 +27,7 @@ def notes_of_run(
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
         *_adapters(results.workload, lora_slots=lora_slots, untimed=untimed_adapters),
+        *_crowded_slots(results),
         *_encoder_inputs(results.workload, budgets=encoder_budgets, untimed=untimed_encoder),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
@@ -81,6 +82,19 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
     return (note, unlimited)
 
 
+def _crowded_slots(results: Results) -> tuple[str, ...]:
+    """Steps in which the engine itself would have ended."""
+    steps = int(results.counters["crowded_lora_steps"].sum())
+    if not steps:
+        return ()
+    some = "1 step has" if steps == 1 else f"{steps} steps have"
+    return (
+        f"{some} more LoRA adapters than max_loras: a request that runs again was passed over when "
+        "another adapter took its slot; vLLM before 0.33 ends with an assertion there, so raise "
+        "max_loras",
+    )
+
+
 def _encoder_inputs(workload: Workload, *, budgets: bool, untimed: str) -> tuple[str, ...]:
     """What a run does with images, and what it does not."""
     if workload.encoder_inputs is None:
@@ -100,7 +114,7 @@ def _encoder_inputs(workload: Workload, *, budgets: bool, untimed: str) -> tuple
     )
     unlimited = (
         "encoder_inputs count as prompt tokens alone where the schedule is not that of vllm_v1 "
-        "with the engine_profile vllm-0.33, which knows the encoder's budgets"
+        "with the engine_profile vllm-0.24 or a later one, which know the encoder's budgets"
     )
     return (Note(note),) if budgets else (Note(note), Note(unlimited))
 
