@@ -48,6 +48,7 @@ def short_summary_of(
 def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, Any]:
     from llmsim.results.afd import AfdSides
 
+    network = lowered.network if lowered.layouts is None else lowered.layouts.plans[0].network
     return {
         "groups": [_group_info(group) for group in lowered.groups],
         "cost_plan": lowered.accounting.cost,
@@ -63,6 +64,7 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
             for one in lowered.lockstep_groups
             if one.afd is not None
         ],
+        "host_links": () if network is None else network.host_links,
     }
 
 
@@ -135,6 +137,7 @@ def write_run_folder(
         config={
             "groups": groups,
             "link": asdict(deployment.link),
+            **_host_links(deployment),
             "topology": None if deployment.topology is None else deployment.topology.as_record(),
             "router": options.router.text,
             "disabled_terms": list(options.disabled_terms),
@@ -144,6 +147,12 @@ def write_run_folder(
         files=files,
     )
     write_run_dir(folder, results, report, record, series)
+
+
+def _host_links(deployment: "Deployment") -> dict[str, Any]:
+    """Links to hosts that the cluster file tells apart, by node; nothing where there are none."""
+    stated = {str(node): asdict(one) for node, one in deployment.host_links.stated.items()}
+    return {"host_links": stated} if stated else {}
 
 
 def asked_record(

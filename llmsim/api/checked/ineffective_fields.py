@@ -8,6 +8,7 @@ change depends on the deployment, and no note is due.
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from llmsim.lowering.offload.host_links import moves_below
 from llmsim.lowering.offload.placement import DEVICE
 from llmsim.model import Collective, Moe
 
@@ -35,6 +36,8 @@ def unused_fields(
         groups = [lowered.groups[index] for index in node.groups]
         near = ["SSD"] if node.index in files else []
         found += _of_node(fields, node, groups, [*media, *near])
+        if cluster.layouts is None:  # switches load weights over it
+            found += _of_host_link(fields, node, deployment, lowered, media)
     instances = [
         instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)
     ]
@@ -87,6 +90,22 @@ def _of_node(
                 f"{here}.power.npu.{name} changes nothing: no instance of the node has that "
                 "hardware"
             )
+
+
+def _of_host_link(
+    fields: "NodeFields",
+    node: "Node",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    media: Collection[str],
+) -> Iterator[str]:
+    here = zip(deployment.groups, lowered.groups, strict=True)
+    used = any(node.index in group.nodes and moves_below(one, media) for group, one in here)
+    if fields.host_link is not None and not used:
+        yield (
+            f"nodes[{node.index}].host_link carries nothing: no instance of the node has KV, "
+            "weights, operators or adapters below its devices"
+        )
 
 
 def _of_memory(

@@ -257,6 +257,7 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"{offloaded['evicted_tokens']} evicted, {offloaded['refused_tokens']} without room; "
             f"requests passed over {offloaded['deferred_lookups']} times",
         )
+    yield from _host_link_facts(summary.get("host_links", ()))
     drafts = summary.get("speculation")
     if drafts is not None:
         yield (
@@ -265,6 +266,20 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens "
             "per verification",
         )
+
+
+def _host_link_facts(links: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The links to hosts that were busy longest."""
+    used = [one for one in links if one["to_host_bytes"] or one["from_host_bytes"]]
+    used.sort(key=lambda one: -max(one["to_host_busy"] or 0, one["from_host_busy"] or 0))
+    for one in used[:_MAX_GROUPS]:
+        devices = ", ".join(map(str, one["devices"]))
+        sent, received = (
+            f"{one[f'{way}_host_bytes'] / 1e9:.2f} GB {way} the host "
+            f"({_percent(one[f'{way}_host_busy'])} of the time)"
+            for way in ("to", "from")
+        )
+        yield f"Host link, node {one['node']}", f"device {devices}: {sent}, {received}"
 
 
 def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
