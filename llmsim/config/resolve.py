@@ -120,7 +120,7 @@ def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
         price_per_hour=node.price_per_hour,
         storage=_storage(node.storage),
         processors=processors,
-        host_link=_host_link(node.host_link, _link(cluster)),
+        host_link=_host_link(node.host_link or cluster.host_link, _link(cluster)),
     )
 
 

@@ -36,8 +36,7 @@ def unused_fields(
         groups = [lowered.groups[index] for index in node.groups]
         near = ["SSD"] if node.index in files else []
         found += _of_node(fields, node, groups, [*media, *near])
-        if cluster.layouts is None:  # switches load weights over it
-            found += _of_host_link(fields, node, deployment, lowered, media)
+    found += _of_host_links(cluster, deployment, lowered, media)
     instances = [
         instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)
     ]
@@ -92,20 +91,27 @@ def _of_node(
             )
 
 
-def _of_host_link(
-    fields: "NodeFields",
-    node: "Node",
+def _of_host_links(
+    cluster: "Cluster",
     deployment: "Deployment",
     lowered: "LoweredDeployment",
     media: Collection[str],
 ) -> Iterator[str]:
-    here = zip(deployment.groups, lowered.groups, strict=True)
-    used = any(node.index in group.nodes and moves_below(one, media) for group, one in here)
-    if fields.host_link is not None and not used:
-        yield (
-            f"nodes[{node.index}].host_link carries nothing: no instance of the node has KV, "
-            "weights, operators or adapters below its devices"
-        )
+    """Links to hosts over which nothing goes; switches of layouts load weights over them."""
+    if cluster.layouts is not None:
+        return
+    used: set[int] = set()
+    for group, one in zip(deployment.groups, lowered.groups, strict=True):
+        used |= set(group.nodes) if moves_below(one, media) else set()
+    given = {f"nodes[{i}].host_link": {i} for i, one in enumerate(cluster.nodes) if one.host_link}
+    others = {i for i, one in enumerate(cluster.nodes) if one.host_link is None}
+    given |= {} if cluster.host_link is None else {"host_link": others}
+    for path, nodes in given.items():
+        if used.isdisjoint(nodes):
+            yield (
+                f"{path} carries nothing: no instance behind it has KV, weights, operators or "
+                "adapters below its devices"
+            )
 
 
 def _of_memory(

@@ -216,10 +216,10 @@ def faster_memories(factor: float, text: str) -> Change:
     """Host memories, the pool, storage and the links to them with `factor` times the bandwidth."""
 
     def edit(fields: Fields) -> None:
-        links = _host_links(fields)
-        if len(links) < len(_hosts(fields)) or fields.get("storage"):
+        alike = [host for host in _hosts(fields) if not host.get("host_link")]
+        if (alike and not fields.get("host_link")) or fields.get("storage"):
             _scale(fields, "link_bw", factor)
-        for link in links:
+        for link in _host_links(fields):
             _scale(link, "bandwidth_gb_per_s", factor)
         for place in (*_hosts(fields), fields):
             for name in MEMORIES:
@@ -302,7 +302,7 @@ def _hosts(fields: Fields) -> list[Fields]:
 
 def _host_links(fields: Fields) -> list[Fields]:
     """The links to hosts that the file tells apart from those between devices."""
-    return [host["host_link"] for host in _hosts(fields) if host.get("host_link")]
+    return [one["host_link"] for one in (fields, *_hosts(fields)) if one.get("host_link")]
 
 
 def _scale(fields: Fields, key: str, factor: float) -> None:

@@ -277,7 +277,7 @@ class Host(Section):
     host_link: HostLink | None = Field(
         default=None,
         description="Link between devices and the host: KV, weights and activations below the "
-        "devices take it; the second number of link_bw if not given.",
+        "devices take it; the cluster's if not given, else the second number of link_bw.",
     )
     cpu: Processors | None = Field(
         default=None,

@@ -19,7 +19,11 @@ class PlacedLink(Protocol):
 
 
 def host_link_rows(results: Results, placed: Iterable[PlacedLink]) -> list[dict[str, Any]]:
-    """One row per link: bytes and share of the makespan in use of each direction."""
+    """One row per link: bytes and share of the makespan in use of each direction; none where
+    nothing is on the network.
+    """
+    if not len(results.links.get("bytes", ())):
+        return []
     span_ps = makespan_ps(results) or 0
     rows = []
     for one in placed:
