@@ -137,7 +137,6 @@ def write_run_folder(
         config={
             "groups": groups,
             "link": asdict(deployment.link),
-            **_host_links(deployment),
             "topology": None if deployment.topology is None else deployment.topology.as_record(),
             "router": options.router.text,
             "disabled_terms": list(options.disabled_terms),
@@ -147,12 +146,6 @@ def write_run_folder(
         files=files,
     )
     write_run_dir(folder, results, report, record, series)
-
-
-def _host_links(deployment: "Deployment") -> dict[str, Any]:
-    """Links to hosts that the cluster file tells apart, by node; nothing where there are none."""
-    stated = {str(node): asdict(one) for node, one in deployment.host_links.stated.items()}
-    return {"host_links": stated} if stated else {}
 
 
 def asked_record(
