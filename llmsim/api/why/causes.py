@@ -26,6 +26,7 @@ from llmsim.api.why.machines import (
     waiting_steps,
 )
 from llmsim.api.why.seen import WAITING, Rows, Seen
+from llmsim.config.engine.args import OTHER_NAMES
 from llmsim.core import Int64
 
 Flags = NDArray[np.bool_]
@@ -393,6 +394,11 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
             host,
         ),
         (
+            {"prepare_ns": 0, "prepare_sequence_ns": 0},
+            "steps that the host prepares in no time (prepare_ns and prepare_sequence_ns 0)",
+            host,
+        ),
+        (
             {"kv_read_ns": 0, "kv_descriptor_ns": 0},
             "reads of KV that take the host no time (kv_read_ns and kv_descriptor_ns 0)",
             host if _reads_kv(seen, group) else 0.0,
@@ -405,13 +411,20 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
     remedies = tuple(
         changes.instance_keys(seen.result, everywhere, keys, text)
         for keys, text, part in options
-        if part >= MOVED
+        if part >= MOVED and _changes_a_group(seen, keys)
     )
     evidence = (
         f"devices idle between steps for {host:.0%} of the time of the slowest requests, kernel "
         f"launches lengthen steps by {launching:.0%}, and the API server takes {api:.0%}"
     )
     yield Candidate("host overhead", group, "host", share, evidence, remedies)
+
+
+def _changes_a_group(seen: Seen, keys: Mapping[str, Any]) -> bool:
+    """Whether the engine of any group has other values than these keys."""
+    engines = [one.engine for one in seen.result._prepared.lowered.groups]
+    fields = {OTHER_NAMES.get(key, key): value for key, value in keys.items()}
+    return any(getattr(one, name) != value for one in engines for name, value in fields.items())
 
 
 def _reads_kv(seen: Seen, group: int) -> bool:
