@@ -137,4 +137,6 @@ def _recording(run: Run) -> "Recording":
     from llmsim.validation import read_recording
     from llmsim.validation.logs.recording import recording_of
 
-    return recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
+    if isinstance(run, Result):
+        return recording_of(run._results, with_itl=True)
+    return read_recording(Path(run))

@@ -9,7 +9,7 @@ import numpy as np
 from llmsim.config.errors import InputError
 from llmsim.validation.logs.fields import count_of, finite_number, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
-from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording
+from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording, counts_of
 
 
 def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
@@ -88,6 +88,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
         input_tokens=np.array(inputs, dtype=np.int64),
         output_tokens=np.array(outputs, dtype=np.int64),
         itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps),
         findings=(
             *failed_findings(len(failed), len(rows)),
             *backwards_findings(ttft, latency),

@@ -17,6 +17,7 @@ from llmsim.validation.logs.recording import (
     Finding,
     Float64,
     Recording,
+    counts_of,
 )
 from llmsim.validation.logs.units import benchmark_units
 
@@ -76,6 +77,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         ),
         output_tokens=outputs,
         itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps),
         findings=tuple(findings),
         failed=FailedRequests.of(
             ((str(row), start[row] if start else None) for row in failed), float(arrival.min())
