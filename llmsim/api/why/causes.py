@@ -28,6 +28,7 @@ from llmsim.api.why.machines import (
 from llmsim.api.why.seen import WAITING, Rows, Seen
 from llmsim.config.engine.args import OTHER_NAMES
 from llmsim.core import Int64
+from llmsim.plurals import counted, plural
 
 Flags = NDArray[np.bool_]
 
@@ -164,9 +165,10 @@ def _switch_of_layouts(seen: Seen) -> Iterator[Candidate]:
     remedies = [changes.pinned(one, f"the layout {one} for the whole run") for one in names]
     if layouts.cost.kv != "move" and layouts.cost.fixed_s is None:
         remedies.append(changes.kv_moves("KV that moves on a switch instead of being lost"))
+    count = len(seen.result._results.reconfigurations)
     evidence = (
-        f"{len(seen.result._results.reconfigurations)} switches of layouts take {share:.0%} of the "
-        "time of the slowest requests"
+        f"{counted(count, 'switch of layouts takes', 'switches of layouts take')} {share:.0%} "
+        "of the time of the slowest requests"
     )
     yield Candidate("switch of layouts", None, "layouts", share, evidence, tuple(remedies))
 
@@ -208,6 +210,7 @@ def _long_prompts(seen: Seen) -> Iterator[Candidate]:
     group = _main_group(seen)
     budget = seen.result._prepared.lowered.groups[group].engine.max_num_batched_tokens
     chunk = max(256, budget // 8)
+    prompts = f"{counted(len(blocking), 'prompt')}"
     remedies = (
         changes.instance_keys(
             seen.result,
@@ -216,12 +219,12 @@ def _long_prompts(seen: Seen) -> Iterator[Candidate]:
             f"at most {chunk} tokens of a prompt in a step (long_prefill_token_threshold)",
         ),
         changes.without_long_prompts(
-            int(limit), f"the {len(blocking)} prompts above {limit:.0f} tokens sent elsewhere"
+            int(limit), f"the {prompts} above {limit:.0f} tokens sent elsewhere"
         ),
     )
     evidence = (
         f"during {share:.0%} of their time to the first token, the slowest requests share their "
-        f"group with one of {len(blocking)} prompts above {limit:.0f} tokens"
+        f"group with {plural(len(blocking), '', 'one of ')}{prompts} above {limit:.0f} tokens"
     )
     yield Candidate("long prompts ahead", group, "compute", share, evidence, remedies)
 
@@ -241,7 +244,7 @@ def _long_themselves(seen: Seen) -> Iterator[Candidate]:
     remedies = (
         changes.wider(seen.result, seen.pool_of(group)),
         changes.without_prompts(
-            int(limit), f"without the {count} prompts above {limit:.0f} tokens"
+            int(limit), f"without the {counted(count, 'prompt')} above {limit:.0f} tokens"
         ),
     )
     evidence = (

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 from llmsim.validation.logs.fields import Rows, count_of, number_at, partitioned
 from llmsim.validation.logs.findings import CLOCK_GRAIN_S, failed_findings
 from llmsim.validation.logs.recording import (
@@ -87,6 +88,7 @@ def _order(arrival: Float64, stamps: dict[str, Float64]) -> list[Finding]:
     for (earlier, before), (later, after) in pairwise(chain):
         wrong = int((after < before - CLOCK_GRAIN_S).sum())
         if wrong:
-            sentence = f"the log's clocks disagree: {later} is before {earlier} in {wrong} requests"
+            where = f"{counted(wrong, 'request')}"
+            sentence = f"the log's clocks disagree: {later} is before {earlier} in {where}"
             found.append(Finding("clocks", True, sentence))
     return found

@@ -15,6 +15,7 @@ from llmsim.config.files import input_files
 from llmsim.config.files.reading import finite, quoted
 from llmsim.core import PS_PER_S
 from llmsim.export.csv import COLUMNS
+from llmsim.plurals import counted
 from llmsim.validation.logs.recording import (
     FailedRequests,
     Finding,
@@ -176,7 +177,7 @@ def read_parquet(path: Path) -> Recording:
     arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
     findings = []
     if others.num_rows:
-        sentence = f"{others.num_rows} requests of the simulation did not finish"
+        sentence = f"{counted(others.num_rows, 'request')} of the simulation did not finish"
         findings.append(Finding("unfinished", True, sentence))
     return Recording(
         source=str(path.parent),

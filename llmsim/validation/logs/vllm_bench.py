@@ -9,6 +9,7 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import shown
+from llmsim.plurals import plural
 from llmsim.validation.logs.fields import count_of, finite_number, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
 from llmsim.validation.logs.recording import (
@@ -109,7 +110,8 @@ def _chunked(gaps: list[int], outputs: list[int]) -> list[Finding]:
     chunked = sum(count != tokens - 1 for count, tokens in zip(gaps, outputs, strict=True))
     if not chunked:
         return []
-    sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+    who, whose = plural(chunked, "request"), plural(chunked, "its", "their")
+    sentence = f"{chunked} {who} did not stream token by token: {whose} ITLs are those of chunks"
     return [Finding("chunks", False, sentence)]
 
 
