@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 from llmsim.validation.logs.fields import Rows, count_of, finite_number, number_at, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
 from llmsim.validation.logs.recording import (
@@ -34,7 +35,7 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
     good = [(line, row) for _, line, row in succeeded]
     if not good:
         raise InputError(
-            f"{path}: none of its {len(rows)} records is of a request that succeeded",
+            f"{path}: none of its {counted(len(rows), 'record')} is of a request that succeeded",
             file=str(path),
         )
     start = (

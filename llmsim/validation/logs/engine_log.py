@@ -36,7 +36,8 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
     good, failed = partitioned(named, lambda one: _has_tokens(one[2]))
     if not good:
         raise InputError(
-            f"{path}: none of its {len(rows)} requests has a first and a last token", file=str(path)
+            f"{path}: none of its {counted(len(rows), 'request')} has a first and a last token",
+            file=str(path),
         )
     stamps = {
         name: np.array([number_at(path, line, row, name) for _, line, row in good])

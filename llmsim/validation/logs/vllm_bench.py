@@ -9,7 +9,7 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import shown
-from llmsim.plurals import plural
+from llmsim.plurals import counted, plural
 from llmsim.validation.logs.fields import count_of, finite_number, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
 from llmsim.validation.logs.recording import (
@@ -39,7 +39,8 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     good, failed = partitioned(range(count), lambda row: not errors[row] and lengths[row] > 0)
     if not good:
         raise InputError(
-            f"{path}: none of its {count} requests succeeded; there is nothing to compare",
+            f"{path}: none of its {counted(count, 'request')} succeeded; there is nothing to "
+            "compare",
             file=str(path),
         )
     ttft = _seconds(path, data, "ttfts", good)
