@@ -374,3 +374,43 @@ def test_devices_of_a_node_are_counted_over_its_instances() -> None:
     assert links.port(0, 2).latency_ps == 1_500_000  # the second number of link_latency
     assert links.port(0, 2).bandwidth_bytes_per_s == 4_500_000_000
     assert links.port(0, 1).bandwidth_bytes_per_s == 9_000_000_000
+
+
+def test_a_topology_keeps_the_links_to_the_host() -> None:
+    """Devices reach each other by its routes, and their hosts by links of their own."""
+    times = []
+    for rate in (50, 0.5):
+        fields = cluster({**SMALL, "tp_size": 2}, host={"bandwidth_gb_per_s": rate})
+        fields["topology"] = "dgx_h100"
+        result = run(fields, PREFIXES, prefix_storage="CPU", collective_costs="links")
+        assert [row["devices"] for row in result.summary["host_links"]] == [[0], [1]]
+        assert set(result.summary["invariants"].values()) == {"ok"}
+        times.append(result.summary["mean_ttft_ms"])
+    assert times[1] > times[0]
+
+
+def test_first_come_first_served_on_a_shared_link() -> None:
+    """Copies of two ranks take turns, and a step ends with the second one."""
+    one = "synthetic:n=1,rate=1,input=fixed:32,output=fixed:8"
+    fair, turns = (
+        tpot_ms(2, 2, one, network_backend=backend)
+        for backend in ("analytical", "congestion-aware")
+    )
+    assert turns == pytest.approx(fair, rel=0.02)
+
+
+def test_rows_between_attention_and_ffn_do_not_meet_kv_on_the_way_to_the_host() -> None:
+    """Without a link of its own the KV shares the port that rows take."""
+    base = {"model_name": "microsoft/Phi-mini-MoE-instruct", "afd_group": "a"}
+    sides = (
+        {**base, "pd_type": "attention", "num_gpu_blocks_override": 200},
+        {**base, "pd_type": "ffn"},
+    )
+    met = run(cluster(*sides, link=(450, 8, 8)), PREFIXES, prefix_storage="CPU").summary
+    apart = run(
+        cluster(*sides, link=(450, 8, 8), host={"bandwidth_gb_per_s": 8}),
+        PREFIXES,
+        prefix_storage="CPU",
+    ).summary
+    assert apart["mean_e2el_ms"] <= met["mean_e2el_ms"]
+    assert set(apart["invariants"].values()) == {"ok"}
