@@ -1914,9 +1914,9 @@ class NetworkConfig:
     def port(self, place: int, far: bool, out: bool) -> int:
         """The number of a place's link in one direction."""
 
-    def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0) -> int:
+    def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0, host: tuple[int, int] | None = None, host_latency_ps: int = 0, below: bool = False) -> int:
         """
-        A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. device: its number in the topology, whose routes it takes to other devices. near_latency_ps, far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's own.
+        A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. device: its number in the topology, whose routes it takes to other devices. near_latency_ps, far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's own; -1: the reader's host_latency_ps. host: links (out, in) to places `below` on the island, those of near if None. host_latency_ps: of the link that KV from places below crosses.
         """
 
     def add_topology(self, topology: engine.Topology) -> None:

@@ -9,6 +9,8 @@ messages in place of its cool-down, so that nothing depends on how fast the mach
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from llmsim.plurals import grouped
+
 
 class Doing(Enum):
     """What an actor does."""
@@ -131,14 +133,14 @@ class Timekeeper:
         """Why the clock stands still, for an error."""
         working = [actor.name for actor in self._actors if actor.doing is Doing.WORKS]
         reasons = [f"{name} works" for name in working]
-        for count, what in (
-            (self.requests_under_way, "requests have not reached the engine"),
-            (self.tokens_under_way, "tokens have not reached the clients"),
-            (self.reports_under_way, "reports of load are on their way"),
-            (self.waves_under_way, "engine cores have not heard that a wave begins"),
+        for count, one, several, missing in (
+            (self.requests_under_way, "request has", "requests have", "not reached the engine"),
+            (self.tokens_under_way, "token has", "tokens have", "not reached the clients"),
+            (self.reports_under_way, "report of load is", "reports of load are", "on the way"),
+            (self.waves_under_way, "engine core has", "engine cores have", "not heard of a wave"),
         ):
             if count:
-                reasons.append(f"{count:,} {what}")
+                reasons.append(f"{grouped(count, one, several)} {missing}")
         return " and ".join(reasons) or "everybody waits for a message"
 
     def _is_due(self, actor: Actor) -> bool:

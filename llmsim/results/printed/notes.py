@@ -5,6 +5,7 @@ a growing queue.
 import numpy as np
 
 from llmsim.core import Note, Results, Status, Workload
+from llmsim.plurals import counted, plural
 from llmsim.results.saturation import saturation
 
 
@@ -68,7 +69,7 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
     if not count:
         unused = "max_loras only takes memory: no request of the trace has an adapter"
         return (unused,) if lora_slots else ()
-    shared = f"{count} LoRA adapters share no prefixes; "
+    shared = f"{count} LoRA {plural(count, 'adapter shares', 'adapters share')} no prefixes; "
     if lora_slots and untimed:
         slots = "their slots are in the memory of the devices, but their loads and the time that "
         return (Note(f"{shared}{slots}they add to a step are not modelled with {untimed}"),)
@@ -128,9 +129,10 @@ def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:
     if not unnamed:
         return ()
     sentence = (
-        f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the "
-        "prefix cache, not even what their own session computed; give input_tok_ids and "
-        'output_tok_ids, or "extends": true, to let them'
+        f"{counted(unnamed, 'later call of a session is', 'later calls of sessions are')} given by "
+        f"lengths alone: {plural(unnamed, 'it finds', 'they find')} nothing in the prefix cache, "
+        f"not even what {plural(unnamed, 'its', 'their')} own session computed; give "
+        'input_tok_ids and output_tok_ids, or "extends": true, to let them'
     )
     return (Note(sentence),)
 
