@@ -411,7 +411,7 @@ class _Emulation:
 
     def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
         """One for each rank where requests choose theirs."""
-        if server.lockstep is None:
+        if server.lockstep is None or server.balances:
             return [door_of(server.first, port, self._prepared.workload)]
         return [
             door_of(one, port, self._prepared.workload, rank)

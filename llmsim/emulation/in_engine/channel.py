@@ -87,6 +87,10 @@ class Channel:
         """A report of its load is on its way to the coordinator."""
         self._said(["reported"])
 
+    def ended(self, messages: int) -> None:
+        """So many messages are on their way to the balancer that requests have ended."""
+        self._said(["ended", messages])
+
     def empty_step(self) -> None:
         """The workers are called without a batch."""
         self._said(["empty step"])

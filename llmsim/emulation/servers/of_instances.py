@@ -20,7 +20,7 @@ from llmsim.scheduling.conformance.connectors import (
     offloading_options,
 )
 
-_BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
+_BALANCER = "VLLM_DP"
 _ROUTERS = ("--request-routing-policy", "--decode-routing-policy")
 """The options of the routers of prompts and of answers."""
 _ROLES = (_native.Role.PREFILL, _native.Role.DECODE, _native.Role.BOTH)
@@ -33,6 +33,8 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
+    balances: bool = False
+    """Its own balancer chooses the rank of a request in lock-step; else requests name it."""
     adapters: tuple[str, ...] = ()
     """The LoRA adapters that it serves, in the order of their numbers; none: it has no slots."""
     largest_image: int = 0
@@ -195,10 +197,9 @@ def _check_endpoint(groups: Sequence[LoweredGroup]) -> None:
 def _check_ranks(prepared: Prepared) -> None:
     """Groups beside each other are ranks of one server, whose balancer chooses among them."""
     groups, router = prepared.lowered.groups, prepared.simulation.router
-    is_balancer = router.name == _BALANCER.name and not router.options
     _check_several(prepared)
     for is_so, what in (
-        (not is_balancer, f"several instances behind the router {router.text}"),
+        (not _is_balancer(router), f"several instances behind the router {router.text}"),
         (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
     ):
         _refuse(is_so, what)
@@ -235,8 +236,11 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
     _check_endpoint(groups)
     if by_role:
         return _prefill_and_decode(prepared)
+    server = EngineServer(groups, ranks)
+    if _is_balancer(router) and not are_sglangs:
+        return (EngineStage((replace(server, balances=True),)),)
     _check_choice(_ROUTERS[0], router)
-    return (EngineStage((EngineServer(groups, ranks),), router.name),)
+    return (EngineStage((server,), router.name),)
 
 
 def _check_several(prepared: Prepared) -> None:
@@ -329,6 +333,11 @@ def _stage(option: str, router: RouterSpec, servers: Sequence[EngineServer]) -> 
         _refuse(len(contexts) > 1, "instances of one role with different context lengths")
         _check_choice(option, router)
     return EngineStage(tuple(servers), router.name)
+
+
+def _is_balancer(router: RouterSpec) -> bool:
+    """vLLM's own, as its server runs it without options."""
+    return router.name == _BALANCER and not router.options
 
 
 def _check_choice(option: str, router: RouterSpec) -> None:
