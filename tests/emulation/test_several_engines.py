@@ -19,7 +19,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, ToTimekeeper, WholeMilliseconds
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.lowering import LoweredDeployment
 from llmsim.simulation.run import simulate
@@ -271,6 +271,45 @@ def test_links_push_kv_as_the_run_does(name: str) -> None:
         assert (core, nothing) == (prefill[row], 0)
         assert reserved[row] < told_ps < computed[row]
         assert landed == [(one, landed_ps, f"of {row}") for one in (prefill[row], decode[row])]
+
+
+@pytest.mark.parametrize("options", [["--kv-transfer-mode", "push"], CHUNKED])
+@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
+def test_links_write_kv_as_the_run_does(name: str, options: list[str]) -> None:
+    """The proxy hears a message's time behind a reservation that the prompt may be computed, and
+    both engines when its KV is there. Prompts of one chunk are sent with their ends.
+    """
+    handed = handed_over(name, "--kv-transfer", "whole", *options, load=SHORT)
+    columns, prefill, decode = handed.columns, handed.prefill, handed.decode
+    told: dict[int, int] = {}
+    heard: dict[int, list[tuple[int, int]]] = {row: [] for row in range(40)}
+    now_ps = 0
+    links = WrittenLinks(handed.lowered, handed.prompts, lambda row: told.update({row: now_ps}))
+    reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
+    said = [(at_ps, decode[row], row, False) for row, at_ps in enumerate(reserved)]
+    said += [(at_ps, prefill[row], row, True) for row, at_ps in enumerate(computed)]
+
+    def hear() -> None:
+        for core, row in links.landed(now_ps):
+            heard[row].append((core, now_ps))
+
+    for at_ps, core, row, ends in sorted(said):
+        while links.next_ps is not None and links.next_ps <= at_ps:
+            now_ps = links.next_ps
+            hear()
+        now_ps = at_ps
+        if ends:
+            links.sent(core, row, handed.prompts.tokens(row), "")  # the chunk that ends it
+            links.sent(core, row, 0, "its end")
+        else:
+            links.reserved(core, row, 0, at_ps)
+        hear()
+    while links.next_ps is not None:
+        now_ps = links.next_ps
+        hear()
+    for row, landed_ps in enumerate(columns.kv_landed_ps.tolist()):
+        assert reserved[row] < told[row] < computed[row]
+        assert heard[row] == [(one, landed_ps) for one in (prefill[row], decode[row])]
 
 
 class LandsAt:

@@ -33,8 +33,8 @@ def test_the_coordinator_waits_for_all_ranks(quiet_ms: int, group: int) -> None:
 def test_a_request_counts_until_an_output_says_that_it_has_left(
     arrival_ms: int, group: int
 ) -> None:
-    """The client of the third request gives up at 7.5 ms, and the report of 6.18 ms knows nothing of
-    it. Group 0 hears of both behind its second step, and says so with its third, which ends at 15.5.
+    """The client of the third request gives up at 7.5 ms, of which the report of 6.18 ms knows
+    nothing. Group 0 hears of both behind its second step, and says so at 15.5 ms, with its third.
     """
     requests = [(0, 16, 60), (0, 16, 60), (55 * MS // 10, 16, 60), (arrival_ms * MS, 16, 1)]
     run = Run(requests, timeouts=[-1, -1, 2 * MS, -1], balancer={"rotates": False})

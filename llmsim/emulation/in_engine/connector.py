@@ -26,6 +26,7 @@ class VirtualConnector(SimulatedConnector):
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.rows = _Rows()
+        self._writes = bool(vllm_config.kv_transfer_config.kv_connector_extra_config["writes"])
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         super().update_state_after_alloc(request, blocks, num_external_tokens)
@@ -34,3 +35,10 @@ class VirtualConnector(SimulatedConnector):
         for _, cached in self.reserved:
             channel.reserved(request.request_id, cached)
         self.reserved.clear()
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        keeps, nothing = super().request_finished(request, block_ids)
+        channel = current()
+        if keeps and self._writes and channel is not None:
+            channel.sent(row_of(request.request_id), 0, "its end")
+        return keeps, nothing

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from llmsim import _native
@@ -39,6 +40,8 @@ class EngineServer:
     """The LoRA adapters that it serves, in the order of their numbers; none: it has no slots."""
     largest_image: int = 0
     """Tokens of the largest encoder input; 0: nobody has any."""
+    writes: str = ""
+    """What its KV is written with: the ends of "prompts" or of "chunks"; empty: others read it."""
 
     @property
     def first(self) -> LoweredGroup:
@@ -77,6 +80,7 @@ class EngineServer:
             "remote": role == _native.Role.DECODE,
             "keeps_finished": role == _native.Role.PREFILL,
             "all_but_last": bool(config.prefill_all_but_last_token),
+            "writes": self.writes if role == _native.Role.PREFILL else "",
         }
         return {"kind": HANDOVER, "extra": extra}
 
@@ -132,9 +136,25 @@ def _serving(stage: EngineStage, adapters: tuple[str, ...], largest_image: int) 
     return replace(stage, servers=tuple(servers))
 
 
-def pushes_kv(lowered: LoweredDeployment) -> bool:
-    """Whether prefill instances push KV, so that both sides get a request at once."""
-    return lowered.kv_transfers is not None and lowered.kv_transfers.push
+class Handover(Enum):
+    """How KV comes from the servers that compute prompts to those that answer."""
+
+    PULLED = "pulled"
+    """The second server gets a request behind the first one, and reads."""
+    WRITTEN = "written"
+    """Both are chosen at once. The second server reserves memory, the first one is told, and writes
+    into it (vLLM).
+    """
+    BOOTSTRAPPED = "bootstrapped"
+    """The same, but both servers have the request at once, and tell each other (SGLang)."""
+
+
+def handover_of(lowered: LoweredDeployment) -> Handover:
+    """How KV moves between the servers of these instances."""
+    if lowered.kv_transfers is None or not lowered.kv_transfers.push:
+        return Handover.PULLED
+    are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
+    return Handover.BOOTSTRAPPED if are_sglangs else Handover.WRITTEN
 
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
@@ -175,11 +195,6 @@ def _check_speculation(group: LoweredGroup) -> None:
             group.layout.pp > 1 and waits,
             "speculative_config on pipeline stages without asynchronous scheduling",
             "add --async-scheduling",
-        ),
-        (
-            group.native.role != _native.Role.BOTH and group.engine.scheduler != SGLANG,
-            "speculative_config of instances with a pd_type",
-            "remove one of them",
         ),
     ):
         _refuse_alone(is_so, what, remedy)
@@ -273,10 +288,18 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     return tuple(map(_stage, _ROUTERS, routers, servers))
 
 
+def _writes(lowered: LoweredDeployment) -> str:
+    """`EngineServer.writes` of all servers."""
+    if handover_of(lowered) is not Handover.WRITTEN:
+        return ""
+    return "chunks" if lowered.kv_transfers.chunked else "prompts"  # type: ignore[union-attr]
+
+
 def _servers_of(
     lowered: LoweredDeployment, groups: Sequence[LoweredGroup]
 ) -> tuple[EngineServer, ...]:
     """In the order of their first groups."""
+    writes = _writes(lowered)
     ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
     others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
     servers = []
@@ -285,7 +308,7 @@ def _servers_of(
         if ranks is not None:
             servers.append(EngineServer(tuple(lowered.groups[one] for one in ranks.groups), ranks))
         elif group.info.index not in others:
-            servers.append(EngineServer((group,)))
+            servers.append(EngineServer((group,), writes=writes))
     return tuple(servers)
 
 
@@ -302,20 +325,20 @@ def _check_hand_over(lowered: LoweredDeployment) -> None:
     """NotYetError for KV that moves otherwise than between the engine's servers."""
     assert lowered.kv_transfers is not None, "groups with roles hand KV over"
     are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
-    check = _check_push if are_sglangs else _check_pull
+    check = _check_sglangs_push if are_sglangs else _check_layers
     check(lowered.kv_transfers)
 
 
-def _check_pull(transfers: "_native.KvTransferConfig") -> None:
-    """As between vLLM's servers."""
+def _check_layers(transfers: "_native.KvTransferConfig") -> None:
+    """Between vLLM's servers, KV moves with the ends of steps."""
     _refuse_alone(
-        transfers.push,
-        "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
-        "add --kv-transfer whole --kv-transfer-mode pull",
+        transfers.layerwise,
+        "KV that moves within a step (--kv-transfer layerwise)",
+        "add --kv-transfer whole or chunked",
     )
 
 
-def _check_push(transfers: "_native.KvTransferConfig") -> None:
+def _check_sglangs_push(transfers: "_native.KvTransferConfig") -> None:
     """As between SGLang's servers."""
     for is_so, what in (
         (not transfers.push, "KV that SGLang's servers pull (--kv-transfer-mode pull)"),

@@ -14,8 +14,8 @@ from llmsim.config.errors import LlmsimError
 from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
-from llmsim.emulation.in_engine.coordinator import KNOWN, PUBLISHES
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.in_engine.coordinator import KNOWN, PUBLISHES
 from llmsim.emulation.step_counts import Encodes
 from llmsim.emulation.timekeeping.client_processes import ClientProcesses, Messages
 from llmsim.emulation.timekeeping.client_threads import ClientThreads
