@@ -233,6 +233,15 @@ def test_connectors_of_a_pair(options: list[str], writes: str, handover: Handove
     assert handover_of(prepared.lowered) is handover
 
 
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_servers_of_a_pair_draft(method: str) -> None:
+    drafts = {"method": method, "num_speculative_tokens": 3, "acceptance_rate": 0.6}
+    options = [*PULLS, "--speculative-config", json.dumps(drafts)]
+    stages = engine_stages(of_cluster("h100_llama31_8b_pd.json", *options))
+    speculations = [stage.servers[0].first.engine.speculation for stage in stages]
+    assert [one.method for one in speculations if one is not None] == [method, method]
+
+
 @pytest.mark.parametrize("router", ["RR", "LOR"])
 def test_requests_go_to_the_servers_that_the_run_chooses(router: str, tmp_path: Path) -> None:
     """Each server's steps are those of its instance, and so are the ties between them."""

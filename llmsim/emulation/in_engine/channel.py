@@ -200,6 +200,12 @@ class Channel:
         end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
 
+    def drops(self, held: dict[str, int]) -> None:
+        """These requests start again with the next step, with so many tokens; the engine drops
+        what steps in flight give them.
+        """
+        self._said(["drops", held])
+
     def drafts(self) -> list[int]:
         """How many drafts each item of the last step gets at its end."""
         counts: list[int] = self._asked(["drafts"])

@@ -47,6 +47,9 @@ class Reads:
 
     def begin(self, scheduler_output: Any) -> None:
         """The KV of whoever runs may be read later."""
+        held = scheduler_output.kv_connector_metadata.held
+        if held:
+            self._channel.drops(held)
         if self._keeps_finished:
             self._channel.knows(scheduler_output.num_scheduled_tokens)
 

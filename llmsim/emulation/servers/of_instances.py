@@ -172,7 +172,11 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
             "weights or attention in host memory",
             "leave offloading of weights and operators out",
         ),
-        (tiers, "KV tiers (--prefix-storage)", "leave --prefix-storage out"),
+        (
+            tiers,
+            "KV tiers (--prefix-storage), which follow no engine's rules",
+            "give --kv-offloading-size, by which vLLM itself keeps KV in host memory, in its place",
+        ),
     ):
         _refuse_alone(is_so, what, remedy)
     for group in lowered.groups:

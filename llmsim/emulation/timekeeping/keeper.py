@@ -50,6 +50,10 @@ class Steps(Waited, Protocol):
         """The next step (`Channel.step`)."""
         ...
 
+    def drops(self, held: dict[str, int]) -> None:
+        """What steps in flight give these requests, which hold so many tokens, is dropped."""
+        ...
+
     def drafts(self) -> list[int]:
         """How many drafts each request of the last step gets at its end."""
         ...
@@ -352,6 +356,9 @@ class Keeper:
             self._ranks_of[actor].hear(actor, kind, rest)
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
+            return
+        elif kind == "drops":
+            self._steps_of[actor].drops(rest[0])
             return
         elif kind == "first tokens":
             self._steps_of[actor].first_tokens(rest[0], self.time.now_ps)
