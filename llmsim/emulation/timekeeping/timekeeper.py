@@ -59,6 +59,8 @@ class Timekeeper:
         """To the coordinator, of an engine core's load or an API server's request, or from there to
         the API server.
         """
+        self.ends_under_way = 0
+        """Messages of engine cores to the balancer that requests have ended."""
         self.waves_under_way = 0
         """Messages of the coordinator that wake engine cores, which they have not received."""
         self.degraded = ""
@@ -112,8 +114,8 @@ class Timekeeper:
     def _messages_under_way(self) -> bool:
         """Whether somebody has still to hear what was sent at this time."""
         counts = (self.requests_under_way, self.tokens_under_way, self.reports_under_way)
-        # An engine core may say that it has been woken before the coordinator does.
-        return any(counts) or self.waves_under_way != 0
+        # Who gets a message may say so before the one who has sent it: such counts may be negative.
+        return any(counts) or self.waves_under_way != 0 or self.ends_under_way != 0
 
     def _those_who(self, doing: Doing) -> list[Actor]:
         return [actor for actor in self._actors if actor.doing is doing]
@@ -137,6 +139,7 @@ class Timekeeper:
             (self.requests_under_way, "request has", "requests have", "not reached the engine"),
             (self.tokens_under_way, "token has", "tokens have", "not reached the clients"),
             (self.reports_under_way, "report of load is", "reports of load are", "on the way"),
+            (self.ends_under_way, "end of a request is", "ends of requests are", "on the way"),
             (self.waves_under_way, "engine core has", "engine cores have", "not heard of a wave"),
         ):
             if count:

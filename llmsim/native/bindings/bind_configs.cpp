@@ -464,7 +464,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("rotates", &BalancerRules::rotates)
       .def_rw("hears_loads", &BalancerRules::hears_loads)
       .def_rw("quiet_ps", &BalancerRules::quiet)
-      .def_rw("hears_of_first_requests", &BalancerRules::hears_of_first_requests);
+      .def_rw("hears_of_first_requests", &BalancerRules::hears_of_first_requests)
+      .def_rw("hears_of_first_iterations", &BalancerRules::hears_of_first_iterations);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)

@@ -63,15 +63,31 @@ bool LockstepGroup::some_have_requests() const {
 // vLLM's DPEngineCoreProc._has_global_unfinished_reqs: each says whether it has requests when it
 // has called for its batch or dummy and, with its queue of batches full, has the oldest output.
 // With a queue, what it has just called for is then not known to have ended.
-bool LockstepGroup::agree() {
+bool LockstepGroup::agree(Ps now) {
   if (!about_to_agree()) return true;
   if (std::ranges::any_of(members_, &Group::full)) return false;
   agreed_ = true;
   if (members_[0]->config().depth == 1) work_left_ = some_have_requests();
-  if (!work_left_) rounds_ = 0;
+  if (!work_left_) {
+    tells_first_iteration_ = false;
+    tell(WaveNews::kEnds, now);
+    rounds_ = 0;
+    ++waves_;
+  }
   all_changed_ = true;
   stir_all();
   return true;
+}
+
+void LockstepGroup::tell(WaveNews news, Ps now) const {
+  LoadListener* listener = members_[0]->load_listener();
+  if (listener != nullptr && !idle_along_) listener->wave_changed(news, now);
+}
+
+void LockstepGroup::tell_first_iteration(Ps now) {
+  if (!tells_first_iteration_ || members_[0]->full()) return;
+  tells_first_iteration_ = false;
+  tell(WaveNews::kFirstIterationEnds, now);
 }
 
 std::int64_t LockstepGroup::rounds_ahead() const {
@@ -144,7 +160,9 @@ bool LockstepGroup::passes_again(Ps now) {
 }
 
 bool LockstepGroup::try_round(Ps now) {
-  if (!agree() || !gather(now)) return false;
+  if (!agree(now)) return false;
+  tell_first_iteration(now);
+  if (!gather(now)) return false;
   bool work = std::ranges::any_of(members_, &Group::has_offer);
   if (!work && idle_along_) {
     for (Group* member : members_) member->offer_withheld(now);
@@ -172,6 +190,10 @@ bool LockstepGroup::try_round(Ps now) {
     for (Group* member : members_) member->hold_until(ready);
   all_changed_ = true;
   stir_all();
+  if (rounds_ == 0) {
+    tell(WaveNews::kBegins, now);
+    tells_first_iteration_ = true;
+  }
   ++rounds_;
   agreed_ = false;
   work_left_ = work || unfinished;

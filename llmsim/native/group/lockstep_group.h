@@ -32,6 +32,9 @@ class LockstepGroup final : private StepSink {
   std::span<Group* const> members() const { return members_; }
   // A wave's first round has begun, and its end is not known.
   bool runs_rounds() const { return rounds_ > 0; }
+  // Of this wave, that have begun, and how many waves have ended.
+  std::int64_t rounds() const { return rounds_; }
+  std::int64_t waves() const { return waves_; }
   // Whether members wait for each other to agree whether the wave has ended.
   bool about_to_agree() const { return !idle_along_ && !agreed_ && syncs(rounds_); }
   // Runs the rounds from now on; before the first one.
@@ -65,7 +68,10 @@ class LockstepGroup final : private StepSink {
   }
   // False: they are about to agree, and some have still to end what they do in this round. With
   // nobody's work left the wave ends.
-  bool agree();
+  bool agree(Ps now);
+  void tell(WaveNews news, Ps now) const;
+  // The first rank has ended its first iteration of this wave.
+  void tell_first_iteration(Ps now);
   // For how many rounds behind this one a member may build batches: up to the next agreement.
   std::int64_t rounds_ahead() const;
   bool some_have_requests() const;
@@ -79,6 +85,8 @@ class LockstepGroup final : private StepSink {
   bool agreed_ = false;      // behind this round
   bool work_left_ = false;   // as the members say who agree
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs
+  std::int64_t waves_ = 0;   // that have ended
+  bool tells_first_iteration_ = false;  // when it has ended
   std::int64_t idle_rounds_ =
       0;               // in a row in which nobody ran a request although some wait, and for no KV
   Ps passed_at_ = -1;  // when members last found nothing to run
