@@ -3,8 +3,8 @@
 
 namespace llmsim {
 
-// Profiles of engines (llmsim/presets/engines) name those that are on; docs/reference/conformance.md
-// says which release has which.
+// Profiles of engines (llmsim/presets/engines) name those that are on;
+// docs/reference/conformance.md says which release has which.
 struct VersionRules {
   // By priority, the pass over running requests loses no place when a victim stood before it.
   bool counts_every_victim = false;
