@@ -31,13 +31,17 @@ STANDS_STILL = "nothing has moved"
 """Words of the sentence with which such an emulation ends."""
 
 
+PROXIES, BALANCER = ("RR", "LOR"), "VLLM_DP"
+"""How a proxy chooses among servers, and how vLLM's own server does."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """A cluster file, and the options that it needs or may have."""
 
     cluster: str
-    routed: bool = False
-    """Whether a proxy chooses among several servers or ranks."""
+    routers: tuple[str, ...] = ()
+    """Of several servers or ranks; none: there is one."""
     has_roles: bool = False
     has_blocks: bool = True
     """Whether a pool of any number of blocks can be given."""
@@ -48,12 +52,12 @@ LAYOUTS = (
     Layout("h100_qwen3_30b_a3b.json"),
     Layout("h100_llama31_70b_tp4.json"),
     Layout("h100_llama31_70b_tp4_pp2.json"),
-    Layout("h100_gpt_oss_120b_pd.json", routed=True, has_roles=True),
+    Layout("h100_gpt_oss_120b_pd.json", PROXIES, has_roles=True),
     Layout("h100_nemotron3_nano_tp2.json", has_blocks=False),
-    Layout("h100_multi_instance.json", routed=True),
-    Layout("single_node_moe_dp_ep_instance.json", routed=True),
-    Layout("h100_llama31_8b_pd.json", routed=True, has_roles=True),
-    Layout("h100_llama31_8b_pd_2p1d.json", routed=True, has_roles=True),
+    Layout("h100_multi_instance.json", (*PROXIES, BALANCER)),
+    Layout("single_node_moe_dp_ep_instance.json", (*PROXIES, BALANCER)),
+    Layout("h100_llama31_8b_pd.json", PROXIES, has_roles=True),
+    Layout("h100_llama31_8b_pd_2p1d.json", PROXIES, has_roles=True),
 )
 
 
@@ -110,6 +114,11 @@ POOLS: dict[str, Draw] = {
     "vllm": one_of("--num-gpu-blocks-override", 400, 700, 1500, share=0.35),
     "sglang": one_of("--num-gpu-blocks-override", 6000, 9000, 20000, share=0.35),
 }
+TRANSFERS = (
+    ["--kv-transfer", "whole", "--kv-transfer-mode", "pull"],
+    ["--kv-transfer", "whole", "--kv-transfer-mode", "push"],
+    ["--kv-transfer", "chunked"],
+)
 LONGEST = "6000"
 """Tokens of a request, for which the smallest pool has room."""
 
@@ -134,10 +143,11 @@ def case(engine: str, seed: int) -> list[str]:
     choice = random.Random(f"{engine} {seed}")
     layout = choice.choice(LAYOUTS)
     words = ["--cluster-config", f"cluster_config/{layout.cluster}", *load(choice, seed)]
-    if layout.routed:
-        words += ["--request-routing-policy", choice.choice(("RR", "LOR"))]
+    routers = layout.routers if engine == "vllm" else layout.routers[: len(PROXIES)]
+    if routers:
+        words += ["--request-routing-policy", choice.choice(routers)]
     if layout.has_roles and engine == "vllm":
-        words += ["--kv-transfer", "whole", "--kv-transfer-mode", "pull"]
+        words += choice.choice(TRANSFERS)
     if layout.has_blocks and (pool := POOLS[engine](choice)):
         words += [*pool, "--max-model-len", LONGEST]
     for draw in OPTIONS[engine]:

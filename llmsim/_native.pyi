@@ -560,6 +560,12 @@ class VersionRules:
     def joins_verification(self, arg: bool, /) -> None: ...
 
     @property
+    def passes_over_cut(self) -> bool: ...
+
+    @passes_over_cut.setter
+    def passes_over_cut(self, arg: bool, /) -> None: ...
+
+    @property
     def counts_running_loras(self) -> bool: ...
 
     @counts_running_loras.setter
@@ -679,10 +685,51 @@ class EncoderInputs:
         inputs: first token, tokens and content; offsets: where each row's begin, and the end.
         """
 
+class EncoderRules:
+    """What vLLM after 0.24 decides otherwise."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def encodes_ahead(self) -> bool: ...
+
+    @encodes_ahead.setter
+    def encodes_ahead(self, arg: bool, /) -> None: ...
+
+    @property
+    def holds_repeated(self) -> bool: ...
+
+    @holds_repeated.setter
+    def holds_repeated(self, arg: bool, /) -> None: ...
+
+    @property
+    def counts_repeated(self) -> bool: ...
+
+    @counts_repeated.setter
+    def counts_repeated(self, arg: bool, /) -> None: ...
+
+    @property
+    def keeps_first_whole(self) -> bool: ...
+
+    @keeps_first_whole.setter
+    def keeps_first_whole(self, arg: bool, /) -> None: ...
+
+    @property
+    def frees_at_once(self) -> bool: ...
+
+    @frees_at_once.setter
+    def frees_at_once(self, arg: bool, /) -> None: ...
+
 class EncoderConfig:
     """Tokens that an encoder computes, and keeps."""
 
     def __init__(self) -> None: ...
+
+    @property
+    def rules(self) -> EncoderRules: ...
+
+    @rules.setter
+    def rules(self, arg: EncoderRules, /) -> None: ...
 
     @property
     def step_tokens(self) -> int: ...
@@ -1385,6 +1432,12 @@ class BalancerRules:
     @hears_of_first_requests.setter
     def hears_of_first_requests(self, arg: bool, /) -> None: ...
 
+    @property
+    def hears_of_first_iterations(self) -> bool: ...
+
+    @hears_of_first_iterations.setter
+    def hears_of_first_iterations(self, arg: bool, /) -> None: ...
+
 class GroupConfig:
     def __init__(self) -> None: ...
 
@@ -1867,9 +1920,9 @@ class NetworkConfig:
     def port(self, place: int, far: bool, out: bool) -> int:
         """The number of a place's link in one direction."""
 
-    def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0) -> int:
+    def add_place(self, island: int, near: tuple[int, int], far: tuple[int, int], device: int = -1, near_latency_ps: int = 0, far_latency_ps: int = 0, host: tuple[int, int] | None = None, host_latency_ps: int = 0, below: bool = False) -> int:
         """
-        A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. device: its number in the topology, whose routes it takes to other devices. near_latency_ps, far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's own.
+        A memory; returns its number. near, far: numbers of the links (out, in), -1: none. island -1: near to all. device: its number in the topology, whose routes it takes to other devices. near_latency_ps, far_latency_ps: of the cluster's link that KV crosses on its way out, where the out link is the memory's own; -1: the reader's host_latency_ps. host: links (out, in) to places `below` on the island, those of near if None. host_latency_ps: of the link that KV from places below crosses.
         """
 
     def add_topology(self, topology: engine.Topology) -> None:

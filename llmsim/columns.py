@@ -498,6 +498,9 @@ class GroupCounters(Table):
     failed: Int64 = column("requests", "Requests that ended with an error.")
     failed_loads: Int64 = column("", "Loads of KV that failed (kv_load_failure_rate).")
     lost_tokens: Int64 = column("tokens", "Tokens whose KV those loads were to bring and did not.")
+    crowded_lora_steps: Int64 = column(
+        "", "Steps with more LoRA adapters than max_loras, in which vLLM before 0.33 ends."
+    )
     verifications: Int64 = column(
         "sequences", "Sequences whose drafts a batch verified, summed over batches."
     )

@@ -20,7 +20,7 @@ LAYERS = [
     {"model", "costs", "kvcache", "power", "workload"},
     {"compat"},
     {"config"},
-    {"core", "exact", "loading", "native_build"},
+    {"core", "exact", "loading", "native_build", "plurals"},
     {"columns"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -9,7 +9,8 @@ from llmsim.api.cluster import Cluster
 NOTES = {
     "link_bw": "GB/s of a device's links: within a node (two dimensions), then between nodes: one "
     "network card for each device, of the data sheet, or 400 Gb/s where it has none. The second "
-    "number also joins a device to its host: 64 at most for PCIe 5.0 x16.",
+    "number also joins a device to its host, unless the node has a host_link: 64 at most for PCIe "
+    "5.0 x16.",
     "link_latency": "ns of the same links; assumptions, as no data sheet states them.",
     "nodes": "One entry for each host; an instance that needs several has nnodes, and hosts "
     "without instances behind its own.",

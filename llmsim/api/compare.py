@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmsim.api.result import Result
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +42,8 @@ def diff(a: Run | Sequence[Run], b: Run | Sequence[Run], *, alpha: float = 0.05)
     first, second = _listed(a), _listed(b)
     if len(first) != len(second) or not first:
         raise InputError(
-            f"a holds {len(first)} runs and b holds {len(second)}; give as many of each, one for "
-            "each seed"
+            f"a holds {counted(len(first), 'run')} and b holds {len(second)}; give as many of "
+            "each, one for each seed"
         )
     pairs = [
         pair(_recording(one), _recording(other)) for one, other in zip(first, second, strict=True)
@@ -137,4 +138,6 @@ def _recording(run: Run) -> "Recording":
     from llmsim.validation import read_recording
     from llmsim.validation.logs.recording import recording_of
 
-    return recording_of(run._results) if isinstance(run, Result) else read_recording(Path(run))
+    if isinstance(run, Result):
+        return recording_of(run._results, with_itl=True)
+    return read_recording(Path(run))

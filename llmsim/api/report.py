@@ -48,6 +48,7 @@ def short_summary_of(
 def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, Any]:
     from llmsim.results.afd import AfdSides
 
+    network = lowered.network if lowered.layouts is None else lowered.layouts.plans[0].network
     return {
         "groups": [_group_info(group) for group in lowered.groups],
         "cost_plan": lowered.accounting.cost,
@@ -63,6 +64,7 @@ def _info(lowered: "LoweredDeployment", objectives: "Objectives") -> dict[str, A
             for one in lowered.lockstep_groups
             if one.afd is not None
         ],
+        "host_links": () if network is None else network.host_links,
     }
 
 

@@ -2,6 +2,10 @@
 and picoseconds.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import count
 from typing import Literal
 
 from msgspec import Struct
@@ -9,6 +13,7 @@ from msgspec import Struct
 from llmsim.config.cluster_file.instance import Placements
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.config.engine.args import EngineArgs
+from llmsim.config.host_links import DevicePlace, HostLink, HostLinks
 from llmsim.config.topology.placement import PlacedTopology
 
 
@@ -79,6 +84,8 @@ class Node(Struct, frozen=True):
     storage: StorageSpec | None = None
     processors: Processors | None = None
     """None: the file does not say what they are, and no operator runs there."""
+    host_link: HostLink | None = None
+    """None: devices reach the host by their ports to each other, dimension 1 of `link_bw`."""
 
 
 class PoolSpec(Struct, frozen=True):
@@ -237,7 +244,11 @@ class Disaggregation(Struct, frozen=True):
         return self.how == "layerwise"
 
 
-class Deployment(Struct, frozen=True):
+BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
+"""Dimensions of the cluster file's link list."""
+
+
+class Deployment(Struct, frozen=True, dict=True):
     """A resolved cluster; immutable. Groups are numbered node by node, in the order of the file."""
 
     cluster_path: str
@@ -261,6 +272,39 @@ class Deployment(Struct, frozen=True):
     def devices_on(self, node: int) -> int:
         """Devices of all groups on a node."""
         return sum(group.devices_on_node for group in self.groups if node in group.nodes)
+
+    def node_of(self, group: Group, rank: int, number: int) -> int:
+        """The node of a group's rank, which is device `number` of the cluster."""
+        each = self.devices_per_node
+        return group.node + rank // group.devices_on_node if each is None else number // each
+
+    @cached_property
+    def device_places(self) -> tuple[tuple[DevicePlace, ...], ...]:
+        """By group and rank, the node of the device and its number there."""
+        numbers, on_node = count(), Counter[int]()
+        places = []
+        for group in self.groups:
+            mine = []
+            for rank in range(group.num_devices):
+                node = self.node_of(group, rank, next(numbers))
+                mine.append((node, on_node[node]))
+                on_node[node] += 1
+            places.append(tuple(mine))
+        return tuple(places)
+
+    @cached_property
+    def host_links(self) -> HostLinks:
+        """Which link each device takes to what is below it."""
+        rates, latencies = self.link.bandwidth_bytes_per_s, self.link.latency_ps
+        at = min(BETWEEN_GROUPS, len(rates) - 1)
+        stated = {node.index: node.host_link for node in self.nodes if node.host_link is not None}
+        return HostLinks(stated, HostLink(rates[at], latencies[at]), self.device_places)
+
+    def tiers_take_ports(self, nodes: Iterable[int]) -> bool:
+        """Whether KV below the devices takes their ports to each other: not where all nodes have a
+        `host_link`, and no storage is behind the network cards.
+        """
+        return self.storage is not None or not self.host_links.apart(nodes)
 
     def accelerator_power(self, group: Group) -> AcceleratorPower | None:
         """What the group's devices draw; None where their node does not say."""

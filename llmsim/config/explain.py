@@ -95,6 +95,7 @@ def _rows(cluster: Cluster, deployment: Deployment, price_of: PriceOf) -> Iterat
     latencies = [value / PS_PER_NS for value in links.latency_ps]
     yield Explained("link_bw", bandwidths, _at(cluster, ("link_bw",)))
     yield Explained("link_latency", latencies, _at(cluster, ("link_latency",)))
+    yield from _host_links(cluster, deployment)
     if deployment.disaggregation is not None:
         how = deployment.disaggregation
         for key, value in (
@@ -109,6 +110,25 @@ def _rows(cluster: Cluster, deployment: Deployment, price_of: PriceOf) -> Iterat
         if group.field_path not in seen:
             seen.add(group.field_path)
             yield from _group(cluster, group, *locations[group.field_path], price_of)
+
+
+def _host_links(cluster: Cluster, deployment: Deployment) -> Iterator[Explained]:
+    """Those of nodes whose links to the host the file tells apart."""
+    for node, fields in zip(deployment.nodes, cluster.nodes, strict=True):
+        given = fields.host_link or cluster.host_link
+        if node.host_link is None or given is None:
+            continue
+        place: Location = () if fields.host_link is None else ("nodes", node.index)
+        values = {
+            "bandwidth_gb_per_s": node.host_link.bandwidth_bytes_per_s / 1e9,
+            "latency_ns": node.host_link.latency_ps / PS_PER_NS,
+            "devices_per_link": node.host_link.devices_per_link,
+        }
+        otherwise = {"latency_ns": _at(cluster, ("link_latency",)), "devices_per_link": "default"}
+        for key, value in values.items():
+            stated = key in given.model_fields_set
+            why = _at(cluster, (*place, "host_link", key)) if stated else otherwise[key]
+            yield Explained(f"nodes[{node.index}].host_link.{key}", value, why)
 
 
 def _group(

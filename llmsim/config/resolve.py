@@ -11,11 +11,13 @@ from pydantic import ValidationError
 from llmsim.config.cluster_file.afd import resolve_afd
 from llmsim.config.cluster_file.cluster import Cluster, placements
 from llmsim.config.cluster_file.devices import CxlMemory, Memory, Storage
+from llmsim.config.cluster_file.devices import HostLink as HostLinkFields
 from llmsim.config.cluster_file.disaggregation import resolve_disaggregation
 from llmsim.config.cluster_file.instance import AFD_ROLES, Instance
 from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.cluster_file.power import resolve_node_power, resolve_pool_power
 from llmsim.config.deployment import (
+    BETWEEN_GROUPS,
     Deployment,
     Economics,
     Group,
@@ -39,6 +41,7 @@ from llmsim.config.engine.profile import (
 )
 from llmsim.config.engine.schedulers import INSTALLED, KINDS, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.host_links import HostLink
 from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 
@@ -117,6 +120,7 @@ def _node(cluster: Cluster, index: int, groups: list[Group]) -> Node:
         price_per_hour=node.price_per_hour,
         storage=_storage(node.storage),
         processors=processors,
+        host_link=_host_link(node.host_link or cluster.host_link, _link(cluster)),
     )
 
 
@@ -381,6 +385,18 @@ def _link(cluster: Cluster) -> LinkSpec:
             bandwidths * dimensions if len(bandwidths) == 1 else bandwidths
         ),
         latency_ps=tuple(latencies * dimensions if len(latencies) == 1 else latencies),
+    )
+
+
+def _host_link(given: HostLinkFields | None, link: LinkSpec) -> HostLink | None:
+    """Its latency is that of links between a node's instances where the file gives none."""
+    if given is None:
+        return None
+    latency_ns = given.latency_ns
+    return HostLink(
+        gb_per_s_to_bytes_per_s(given.bandwidth_gb_per_s),
+        link.latency_of(BETWEEN_GROUPS) if latency_ns is None else ns_to_ps(latency_ns),
+        given.devices_per_link,
     )
 
 

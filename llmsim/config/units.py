@@ -4,9 +4,9 @@ and once.
 | key of the file | unit there | here |
 | --- | --- | --- |
 | mem_size | GB of 2^30 bytes | bytes |
-| mem_bw, link_bw, read_bw, write_bw | GB/s of 1e9 bytes | bytes/s |
+| mem_bw, link_bw, read_bw, write_bw, bandwidth_gb_per_s | GB/s of 1e9 bytes | bytes/s |
 | mem_latency, link_latency, read_latency, write_latency, api_latency_ns, host_gap_ns | ns | ps |
-| host_sequence_ns | ns | ps |
+| host_sequence_ns, latency_ns | ns | ps |
 | standby_duration | s | ps |
 | powers | W | microwatts |
 | energy_per_bit, memory_energy_per_bit | pJ/bit | attojoules/bit |

@@ -176,6 +176,11 @@ class Devices:
         self._given_ps.append(end_ps if any(tokens) else self._given_ps[-1])
         return Begun(end_ps, tokens, now_ps + posting_ps)
 
+    def drops(self, held: dict[str, int]) -> None:
+        """What steps in flight give these requests, which hold so many tokens, is dropped."""
+        for name, tokens in held.items():
+            self._model.forgets(row_of(name), tokens)
+
     def drafts(self) -> list[int]:
         """How many drafts each request of the last step gets at its end."""
         most = self._speculation.drafts_after(len(self._rows))

@@ -25,12 +25,13 @@ from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks
 from llmsim.emulation.servers.of_instances import (
     EngineServer,
     EngineStage,
+    Handover,
     engine_stages,
-    pushes_kv,
+    handover_of,
 )
 from llmsim.emulation.servers.relay import Relay
 from llmsim.emulation.servers.server import Server, engine_server, free_port
@@ -112,7 +113,7 @@ def emulate(
         check_workload(
             prepared.workload,
             hands_over=len(stages) > 1,
-            at_once=pushes_kv(prepared.lowered),
+            at_once=handover_of(prepared.lowered) is Handover.BOOTSTRAPPED,
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
@@ -134,6 +135,12 @@ def _check_before_client(lowered: LoweredDeployment) -> None:
         raise NotYetError(
             "--endpoint: the requests of a client after -- take no time of the API server beside "
             "api_latency_ns; leave the option out, or give --dataset in place of the client"
+        )
+    if handover_of(lowered) is Handover.WRITTEN:
+        raise NotYetError(
+            "KV that is pushed: the requests of a client after -- pass vLLM's servers one after "
+            "the other; add --kv-transfer whole --kv-transfer-mode pull, or give --dataset in "
+            "place of the client"
         )
 
 
@@ -191,11 +198,8 @@ class _Emulation:
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
         self._devices = self._all_devices()
-        self._pushes = pushes_kv(prepared.lowered)
-        links = None
-        if len(stages) > 1:
-            kind = PushLinks if self._pushes else Links
-            links = kind(prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of))
+        self._handover = handover_of(prepared.lowered)
+        links = self._links() if len(stages) > 1 else None
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         lockstep = [one.lockstep.groups for one in self._engines if one.lockstep is not None]
         self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
@@ -209,6 +213,21 @@ class _Emulation:
             write_tokenizer(model)
         self._client_pids: list[int] = []
         self._server_is_dead = False
+
+    def _links(self) -> Links:
+        lowered, prompts = self._prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of)
+        match self._handover:
+            case Handover.PULLED:
+                return Links(lowered, prompts)
+            case Handover.WRITTEN:
+                return WrittenLinks(lowered, prompts, self._may_compute)
+            case Handover.BOOTSTRAPPED:
+                return PushLinks(lowered, prompts)
+
+    def _may_compute(self, row: int) -> None:
+        """A decode server has memory for the prompt."""
+        assert self._clients is not None, "_check_before_client looked"
+        self._clients.has_memory(row)
 
     def _all_devices(self) -> "list[Devices | RankDevices]":
         """By number of engine core."""
@@ -341,14 +360,19 @@ class _Emulation:
                 self._doors([server.port for server in servers]),
                 self._engine.endpoint(self._engines[0]),
                 self._prepared.simulation.clients,
-                at_once=self._pushes,
+                handover=self._handover,
             )
             await self._until(self._clients.run(), servers)
             return
         stages = self._doors([server.port for server in servers])
         api = self._engine.openai
         self._relay = relay = Relay(
-            self._keeper, self._api_ps, self._joins, stages, api, at_once=self._pushes
+            self._keeper,
+            self._api_ps,
+            self._joins,
+            stages,
+            api,
+            at_once=self._handover is Handover.BOOTSTRAPPED,
         )
         self._keeper.relay = relay
         listener = await relay.listen()
@@ -411,7 +435,7 @@ class _Emulation:
 
     def _doors_of(self, server: EngineServer, port: int) -> list[Door]:
         """One for each rank where requests choose theirs."""
-        if server.lockstep is None:
+        if server.lockstep is None or server.balances:
             return [door_of(server.first, port, self._prepared.workload)]
         return [
             door_of(one, port, self._prepared.workload, rank)

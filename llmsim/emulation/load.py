@@ -5,7 +5,7 @@ come.
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import count
 
@@ -18,6 +18,7 @@ from llmsim.emulation.engines.engine import Endpoint, RefusedError
 from llmsim.emulation.engines.vllm import Completions
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.of_instances import Handover
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
@@ -90,7 +91,7 @@ class Clients:
 
     Where prompts and answers are computed apart, it is the proxy, too: a server of the second stage
     gets a request when one of the first has answered with a token, which is discarded. Where KV is
-    pushed, servers of both stages get it at once.
+    pushed, servers of both stages get it at once, or the first one when the second has memory.
     """
 
     def __init__(
@@ -103,14 +104,19 @@ class Clients:
         endpoint: Endpoint | None = None,
         loop: ClosedLoop | None = None,
         *,
-        at_once: bool = False,
+        handover: Handover = Handover.PULLED,
     ) -> None:
         """`stages`: in the order in which requests pass them; `endpoint`: of their servers, by
-        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open. `at_once`:
-        servers of all stages get a request when it comes.
+        default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open. `handover`:
+        how KV comes from one stage to the next.
         """
-        self._first_stages = range(len(stages) if at_once else 1)
+        is_pulled, is_written = handover is Handover.PULLED, handover is Handover.WRITTEN
+        self._first_stages = range(1 if is_pulled else len(stages))
         """Where requests that come go."""
+        self._holding_stages = range(len(stages) - 1 if is_written else 0)
+        """Those that get requests when the last one has memory."""
+        self._held: dict[int, _Due] = {}
+        """By row, requests that wait for that, and when API servers have read them."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
         self._keeper, self._workload, self._requests = keeper, workload, requests
         self._model, self._stages = model, stages
@@ -276,7 +282,17 @@ class Clients:
             self._await_round(process)
             return
         engine_ps = coming.at_ps + door.api_ps[coming.row]
-        heapq.heappush(self._due, _Due(engine_ps, 0, coming.row, coming.stage, number))
+        due = _Due(engine_ps, 0, coming.row, coming.stage, number)
+        if coming.stage in self._holding_stages:
+            self._held[coming.row] = due
+        else:
+            heapq.heappush(self._due, due)
+
+    def has_memory(self, row: int) -> None:
+        """The server that answers a request has memory for its prompt: the other one gets it."""
+        due = self._held.pop(row)
+        heapq.heappush(self._due, replace(due, at_ps=max(due.at_ps, self._keeper.time.now_ps)))
+        self._keeper.clients_work()
 
     def _process_of(self, stage: int, door: int, row: int) -> int | None:
         """The number of the process that works on a request; None: none does."""

@@ -112,6 +112,11 @@ class RankDevices:
     def forms(self, now_ps: int) -> None:
         """Ranks in lock-step offer a batch when it is formed."""
 
+    def drops(self, held: dict[str, int]) -> None:
+        """What steps in flight give these requests, which hold so many tokens, is dropped."""
+        for name, tokens in held.items():
+            self._model.forgets(row_of(name), tokens)
+
     def drafts(self) -> list[int]:
         """Ranks in lock-step propose none."""
         return []

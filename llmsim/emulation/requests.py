@@ -62,7 +62,7 @@ def check_workload(
         (
             has_images and (hands_over or not encodes),
             "encoder_inputs of the trace",
-            "gives them to vLLM's servers of the profile vllm-0.33 without a pd_type; choose "
+            "gives them to vLLM's servers from 0.24 on without a pd_type; choose "
             "these, or leave them out",
         ),
         (

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +15,8 @@ from llmsim.config.errors import InputError
 
 STANDARD = "-"
 """The name of standard output and input in commands that take one."""
+CLUSTER_ENDINGS = (".json", ".yaml", ".yml")
+"""Of names of cluster files."""
 
 
 def check_writable(path: str | Path) -> Path:
@@ -50,6 +52,23 @@ def check_page(option: str, path: Path) -> None:
             f"{option} {path}: the name of a page ends in .html", field=option, value=str(path)
         )
     check_writable(path)
+
+
+def check_ending(option: str, path: Path, endings: Sequence[str], remedy: str = "") -> None:
+    """Raises InputError where the ending of a file's name stands for another format than those of
+    `endings`, such as ".csv". A name may have no ending, or one that is a number.
+    """
+    ending = path.suffix.lower()
+    if ending in endings or not ending[1:2].isalpha():
+        return
+    *before, last = endings
+    known = f"{', '.join(before)} or {last}" if before else last
+    raise InputError(
+        f"{option} {path}: {path.suffix} is no format of this file; its name ends in {known}"
+        f"{remedy}",
+        field=option,
+        value=str(path),
+    )
 
 
 def keep_inputs(option: str, output: Path, inputs: Iterable[Path]) -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
+from llmsim.plurals import plural
+
 SILICON = "aiconfigurator-core"
 SILICON_VERSION = "0.12.0"
 LEAST_PYTHON = (3, 11)
@@ -169,7 +171,9 @@ def _cache() -> Check:
         return Check("cache", False, str(error), "set LLMSIM_CACHE to a folder that you may write")
     files = [path for path in folder.iterdir() if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
-    return Check("cache", True, f"{folder}: {len(files)} cost tables, {size:.0f} MB")
+    return Check(
+        "cache", True, f"{folder}: {len(files)} cost {plural(len(files), 'table')}, {size:.0f} MB"
+    )
 
 
 def _extras() -> Check:

@@ -124,6 +124,11 @@ EXAMPLES = (
         (*ROOFLINE, *SHARED, "CPU"),
     ),
     Example(
+        "h100_pcie_switch_prefix_pool",
+        "the same with NVLink between them and one PCIe link to the host",
+        (*ROOFLINE, *SHARED, "CPU"),
+    ),
+    Example(
         "h100_ssd_prefix_pool",
         "one H100 with host memory and an NVMe drive for KV, by SGLang's HiCache",
         (*ROOFLINE, *HICACHE),

@@ -6,6 +6,7 @@ of the memory. All others move their bytes over the network, where only those th
 (docs/explanation/memory.md).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,17 @@ from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment, Group
-from llmsim.config.deployment import PoolSpec
+from llmsim.config.deployment import BETWEEN_NODES, PoolSpec
 from llmsim.config.errors import InfeasibleError
+from llmsim.config.host_links import LinkPlace
 from llmsim.lowering.network.cluster_network import (
-    BETWEEN_NODES,
     EVERY_NODE,
+    OF_READER,
     ClusterNetwork,
     add_link,
     port_links,
 )
-from llmsim.lowering.offload.placement import HOST, memory_at, port_of
+from llmsim.lowering.offload.placement import HOST, memory_at
 from llmsim.lowering.offload.plan import OffloadPlan, on_network
 from llmsim.lowering.parallel_layout import members_of
 
@@ -79,9 +81,10 @@ def meeting_groups(
     """Groups whose steps cannot be folded: others may use the same links while they copy.
 
     Alone are those of one stage, outside of a lock-step domain, with one kind of traffic on their
-    ports and memories of their own. First come, first served (`fifo`), ranks do not get even
-    shares; KV tiers (`tiers`) and handed-over KV use all ports.
+    ports and memories and links to the host of their own. First come, first served (`fifo`), ranks
+    do not get even shares; KV tiers (`tiers`) and handed-over KV use all ports.
     """
+    on_links = _stages_on_links(deployment, groups)
     users: dict[Memory, int] = {}
     for group, lowered in zip(deployment.groups, groups, strict=True):
         for place in lowered.offload.memories if lowered.offload is not None else ():
@@ -96,13 +99,30 @@ def meeting_groups(
         halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
         several = group.pp > 1 or members_of(group, lowered.model) > 1
         uneven = fifo and group.tp > 1
+        links = set(deployment.host_links.links(group.index))
+        links_shared = any(on_links[link] > 1 for link in links)
+        queued = fifo and len(links) < group.num_devices
         kinds_meet = plan.num_movers > 1 or halves
         kv_meets = tiers or deployment.disaggregation is not None
         copies_meet = moves and (several or uneven)
         memory_shared = any(users[memory_key(group, place)] > 1 for place in plan.memories)
-        if kinds_meet or kv_meets or copies_meet or memory_shared:
+        if kinds_meet or kv_meets or copies_meet or memory_shared or links_shared or queued:
             found.add(group.index)
     return frozenset(found)
+
+
+def _stages_on_links(
+    deployment: Deployment, groups: Sequence["LoweredGroup"]
+) -> Counter[LinkPlace]:
+    """On each link to a host, the stages whose steps use it."""
+    found = Counter[LinkPlace]()
+    for group, lowered in zip(deployment.groups, groups, strict=True):
+        if lowered.offload is None:
+            continue
+        links, each = deployment.host_links.links(group.index), group.num_devices // group.pp
+        for first in range(0, len(links), each):
+            found.update(set(links[first : first + each]))
+    return found
 
 
 class Memories(Struct, frozen=True, eq=False):
@@ -151,7 +171,12 @@ def _pool_devices(
         rate, latency_ps = pool.device.bandwidth_bytes_per_s, pool.device.latency_ps
         link = add_link(deployment, network.config, "cxl_mem.mem_bw", rate, latency_ps)
         found[f"cxl:{number}"] = network.config.add_place(
-            EVERY_NODE, (link, link), (-1, -1), near_latency_ps=port_of(deployment).latency_ps
+            EVERY_NODE,
+            (link, link),
+            (-1, -1),
+            near_latency_ps=OF_READER,
+            host_latency_ps=deployment.host_links.nominal.latency_ps,
+            below=True,
         )
     return found
 
@@ -169,12 +194,13 @@ def _channels(
         network.config,
         f"the bandwidth of {pim.channels} channels of {pim.part.name}",
     )
-    out = add_link(
-        deployment, config, channels, rate, pim.access_ps + port_of(deployment).latency_ps
-    )
+    latency_ps = deployment.host_links.of_node(group.node).latency_ps
+    out = add_link(deployment, config, channels, rate, pim.access_ps + latency_ps)
     near = (out, add_link(deployment, config, channels, rate, pim.access_ps))
     far = port_links(deployment, config, BETWEEN_NODES)
-    place: int = network.config.add_place(group.node, near, far)
+    place: int = network.config.add_place(
+        group.node, near, far, host_latency_ps=latency_ps, below=True
+    )
     return place
 
 

@@ -9,6 +9,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import AfdRole, Offloading
 from llmsim.config.errors import DoesNotFit, InputError, LlmsimError
+from llmsim.config.host_links import Port
 from llmsim.core import Note
 from llmsim.costs.compile import SCALED_LINKS, UNUSED_LINKS
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes
@@ -214,10 +215,17 @@ def _kind(
         group.memory,
         engine,
         clock_ppm(deployment.accelerator_power(group)),
+        _host_ports(deployment, group),
         *((group.node, repr(group.offloading)) if offloads else ()),
         *(_hosts_key(deployment, group) if group.engine.enable_hierarchical_cache else ()),
         *(() if routes is None else routes.signature(routes.domain(deployment, group))),
     )
+
+
+def _host_ports(deployment: Deployment, group: Group) -> tuple[Port, ...]:
+    """What the devices of a group have of their links to the host: all, or those of a stage."""
+    each = (group.num_devices, group.num_devices // group.pp, group.tp)
+    return tuple(deployment.host_links.port(group.index, together) for together in each)
 
 
 def _hosts_key(deployment: Deployment, group: Group) -> tuple[object, ...]:

@@ -119,6 +119,10 @@ from llmsim.model import (
     resolve_dtypes,
 )
 
+LOCKSTEP_QUIET_PS = 50 * 10**9
+"""What vLLM's coordinator waits at least behind a message of ranks in lock-step, to have heard of
+all of them (v1/engine/coordinator.py, min_timeout, 0.10 to 0.33).
+"""
 _BLACKWELL = 10
 """The compute capability of data centres' Blackwell cards."""
 
@@ -697,7 +701,10 @@ def _native_group(
     native.api_latency_ps = group.engine.api_latency_ps + latency_ps
     profile = load_profile(group.engine.engine_profile)
     native.abort_latency_ps = ns_to_ps(profile.abort_latency_ns)
-    native.balancer = _balancer(profile.balancer, dense=not model.num_experts)
+    in_lockstep = members_of(group, model) > 1
+    native.balancer = _balancer(
+        profile.balancer, dense=not model.num_experts, in_lockstep=in_lockstep
+    )
     if not computes_ffns(group):
         native.api_server = api_server(group.engine, model, group.pd_type)
     native.api_latency_per_token_ps = per_token_ps
@@ -705,13 +712,14 @@ def _native_group(
     return native
 
 
-def _balancer(rules: BalancerRules, *, dense: bool) -> "_native.BalancerRules":
+def _balancer(rules: BalancerRules, *, dense: bool, in_lockstep: bool) -> "_native.BalancerRules":
     native = _native.BalancerRules()
     native.by_requests_in_flight = rules.by_requests_in_flight
     native.rotates = rules.rotates
     native.hears_loads = rules.hears_dense_engines or not dense
-    if dense:
-        native.quiet_ps = ns_to_ps(rules.quiet_ns)
+    native.hears_of_first_iterations = rules.hears_of_first_iterations
+    if dense or in_lockstep:
+        native.quiet_ps = LOCKSTEP_QUIET_PS if in_lockstep else ns_to_ps(rules.quiet_ns)
         native.hears_of_first_requests = rules.hears_of_first_requests
     return native
 

@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 
 from llmsim import _native
 from llmsim.config import EngineArgs, load_profile
+from llmsim.config.engine.profile import EngineProfile
 from llmsim.config.engine.scheduler_kinds import INSTALLED, SGLANG, VLLM
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.engine.version_rules import kv_tables, set_rules
@@ -109,7 +110,7 @@ def _follow_release(scheduler: "_native.SchedulerConfig", engine: EngineArgs) ->
     if engine.speculation is not None:
         scheduler.speculation = speculation_config(engine.speculation)
     if has_budgets(engine):
-        scheduler.encoder = _encoder(engine)
+        scheduler.encoder = _encoder(engine, profile)
 
 
 def _look_ahead(kv: "_native.KvCacheConfig", engine: EngineArgs, *, plays_role: bool) -> None:
@@ -225,9 +226,10 @@ def _limits(engine: EngineArgs) -> "_native.StepLimits":
     return native
 
 
-def _encoder(engine: EngineArgs) -> "_native.EncoderConfig":
+def _encoder(engine: EngineArgs, profile: EngineProfile) -> "_native.EncoderConfig":
     """Budgets of the encoder, before anybody knows its largest input."""
     native, tokens = _native.EncoderConfig(), engine.max_num_batched_tokens
+    set_rules(native.rules, profile.rules)
     native.step_tokens = step_tokens(engine)
     native.cache_tokens = engine.encoder_cache_size or tokens
     native.whole_inputs = engine.disable_chunked_mm_input

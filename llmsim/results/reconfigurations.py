@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmsim.core import PS_PER_S, Results
 from llmsim.exact import exact_sum
+from llmsim.plurals import counted
 from llmsim.results.requests.metrics import makespan_ps
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def switch_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             (
                 "Switch",
                 f"{row['from']} to {row['to']} at {row['asked_s']:.3f} s took {total:.3f} s "
-                f"({parts}); {row['requests']} requests moved",
+                f"({parts}); {counted(row['requests'], 'request')} moved",
             )
         )
     return lines

@@ -23,6 +23,7 @@ from llmsim.exact import exact_sum
 from llmsim.results import summary_checks
 from llmsim.results.afd import afd_rows
 from llmsim.results.devices.energy import carbon_block, cost_block, energy_block
+from llmsim.results.devices.host_links import host_link_rows
 from llmsim.results.devices.utilisation import by_device, group_usage, utilisation
 from llmsim.results.error_bars import system_error
 from llmsim.results.reconfigurations import reconfiguration_blocks
@@ -111,6 +112,8 @@ def _where_used(
         block["afd"] = afd_rows(results, info["afd"])
     if info.get("layouts") is not None:
         block |= reconfiguration_blocks(results, info["layouts"])
+    if host_links := host_link_rows(results, info.get("host_links", ())):
+        block["host_links"] = host_links
     loads = _adapter_loads(results)
     if loads:
         block["lora"] = loads

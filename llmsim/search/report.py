@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from llmsim.plurals import grouped, plural
 from llmsim.search.figures import names
 from llmsim.search.journal import Trial
 from llmsim.search.space import Space
@@ -60,7 +61,8 @@ def _course(space: Space, trials: Sequence[Trial], seed: int, course: Course) ->
 def counts_text(course: Course) -> str:
     """Lines: candidates, what was pruned and why, and the runs of each rung."""
     pruned = sum(course.pruned.values())
-    lines = [f"{course.candidates:,} candidates, {pruned:,} pruned without a run"]
+    what = plural(course.candidates, "candidate")
+    lines = [f"{course.candidates:,} {what}, {pruned:,} pruned without a run"]
     ordered = sorted(course.pruned.items(), key=lambda item: (-item[1], item[0]))
     lines += [f"  {count:>9,}  {reason}" for reason, count in ordered]
     if course.candidates - pruned > course.drawn:
@@ -68,7 +70,9 @@ def counts_text(course: Course) -> str:
     for rung in course.rungs:
         left = sum(rung.pruned.values())
         more = f", {left:,} by their bounds not" if left else ""
-        lines.append(f"{rung.points:,} points run with {rung.requests:,} requests{more}")
+        points = f"{grouped(rung.points, 'point')}"
+        requests = f"{grouped(rung.requests, 'request')}"
+        lines.append(f"{points} run with {requests}{more}")
         lines += [f"  {count:>9,}  {reason}" for reason, count in sorted(rung.pruned.items())]
         if rung.stopped:
             lines.append(

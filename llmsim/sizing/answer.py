@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmsim.config.errors import InputError
 from llmsim.model import load_model
 from llmsim.model.hardware import YOUR_OWN
+from llmsim.plurals import counted, grouped, plural
 from llmsim.results.error_bars import shown
 from llmsim.sizing.bounds import COMPUTE, LENGTH, REASONS, TPOT, TTFT
 from llmsim.sizing.load import CONCURRENCY, RATE, shown_level
@@ -275,7 +276,7 @@ def _missed(one: Candidate, answer: Answer) -> str:
     if one.problem:
         return one.problem
     if one.run is not None and not one.run.complete and not one.run.is_given_up:
-        return f"{one.run.unfinished:,} of {one.run.requests:,} requests did not end"
+        return f"{one.run.unfinished:,} of {grouped(one.run.requests, 'request')} did not end"
     if one.misses:
         question = answer.found.question
         missed = "; ".join(f"p{question.targets.percentile:g} {miss.text}" for miss in one.misses)
@@ -307,7 +308,7 @@ def text(answer: Answer) -> str:
     if best is None or best.run is None:
         lines.append(
             f"Nothing serves {question.model} at {load} within {question.targets.text} on up to "
-            f"{question.max_devices} devices."
+            f"{counted(question.max_devices, 'device')}."
         )
     else:
         lines += _headline(answer, best, best.run, load)
@@ -418,7 +419,8 @@ def _beyond_context(model: str, run: Measured) -> list[str]:
         return []
     context = load_model(model).max_position_embeddings
     return [
-        f"  {run.too_long:,} of {run.requests:,} prompts are too long for {model}, which serves "
+        f"  {run.too_long:,} of {grouped(run.requests, 'prompt')} "
+        f"{plural(run.too_long, 'is', 'are')} too long for {model}, which serves "
         f"{context:,} tokens; the figures are those of the others."
     ]
 

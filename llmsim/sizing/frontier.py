@@ -27,6 +27,7 @@ from llmsim.config.errors import InputError, LlmsimError
 from llmsim.config.files.code_identity import code_hash
 from llmsim.core import PS_PER_S
 from llmsim.lowering import LoweringOptions
+from llmsim.plurals import counted, grouped, plural
 from llmsim.sizing.bounds import Pruned, Reason, pruned_reason
 from llmsim.sizing.load import RATE, Load
 from llmsim.sizing.measure import Bench
@@ -515,7 +516,7 @@ def run_points(bench: Bench, task: tuple[Load, int, list[Point]]) -> list[Seen]:
             found.append(Seen(point, requests, 0.0, 0.0, 0.0, str(error)))
             continue
         at = run.at(PERCENTILE)
-        problem = "" if run.complete else f"{run.unfinished} requests did not end"
+        problem = "" if run.complete else f"{counted(run.unfinished, 'request')} did not end"
         found.append(
             Seen(
                 point,
@@ -593,10 +594,12 @@ def sampled(points: Sequence[Point], count: int, seed: int) -> list[Point]:
 def counts_text(found: Frontier) -> str:
     """How many candidates there were, what was pruned and why, and the runs of each rung."""
     pruned: Counter[str] = found.pruned.counts
-    lines = [f"{found.candidates:,} candidates, {pruned.total():,} pruned without a run:"]
+    what = plural(found.candidates, "candidate")
+    lines = [f"{found.candidates:,} {what}, {pruned.total():,} pruned without a run:"]
     lines += [f"  {count:>9,}  {reason}" for reason, count in pruned.most_common()]
     beaten = dict(found.beaten)
     for requests, points, new in found.rungs:
         unneeded = f", {beaten[requests]:,} beaten without a run" if beaten.get(requests) else ""
-        lines.append(f"{points:,} points with {requests:,} requests ({new:,} new){unneeded}")
+        ran = f"{grouped(points, 'point')} with {grouped(requests, 'request')}"
+        lines.append(f"{ran} ({new:,} new){unneeded}")
     return "\n".join(lines)

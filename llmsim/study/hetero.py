@@ -21,6 +21,7 @@ from llmsim.api.cluster import LINK_LATENCY_NS, NODE_LATENCY_NS, NODE_LINK_GB_PE
 from llmsim.api.run import run
 from llmsim.config.errors import InfeasibleError, InputError
 from llmsim.model.hardware import data_sheet
+from llmsim.plurals import plural
 from llmsim.results.devices.operator_limits import COMPUTE, LINKS, MEMORY
 from llmsim.study.hetero_file import LETTERS, HeteroFile, Question, Role
 
@@ -262,7 +263,9 @@ class _Judge:
             return "fits", outcome.problem
         served = self._outcome_of(self._baseline).completed
         if outcome.completed < served:
-            return "fits", f"{outcome.completed} requests are served, {served} by the baseline"
+            are = plural(outcome.completed, "request is", "requests are")
+            ended = f"{outcome.completed} {are} served"
+            return "fits", f"{ended}, {served} by the baseline"
         for role, device in allocation.devices.items():
             if device == self._first[role] or role not in shares:
                 continue

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.core import Int64, Workload
+from llmsim.plurals import grouped, plural
 from llmsim.workload.block_content_ids import repeated_prompt_tokens
 
 PS_PER_S = 1e12
@@ -96,7 +97,7 @@ def _ratio(part: float, whole: float) -> float | None:
 def render(made: dict[str, Any]) -> str:
     """The card as a few lines for a person."""
     lines = [f"{made['source']}: {made['format']}"]
-    sessions = f" in {made['sessions']:,} sessions" if made["sessions"] else ""
+    sessions = f" in {grouped(made['sessions'], 'session')}" if made["sessions"] else ""
     following = (
         f", {made['calls_after_another']:,} of them after another call"
         if made["calls_after_another"]
@@ -122,9 +123,10 @@ def render(made: dict[str, Any]) -> str:
     over = (
         ""
         if beyond is None
-        else f"; {beyond:,} requests exceed max_model_len {made['max_model_len']:,}"
+        else f"; {grouped(beyond, 'request')} {plural(beyond, 'exceeds', 'exceed')} max_model_len "
+        f"{made['max_model_len']:,}"
     )
-    lines.append(f"  longest context   {made['longest_context_tokens']:,} tokens{over}")
+    lines.append(f"  longest context   {grouped(made['longest_context_tokens'], 'token')}{over}")
     hits = made["ideal_prefix_hit_ratio"]
     if hits is None:
         lines.append(
@@ -133,8 +135,8 @@ def render(made: dict[str, Any]) -> str:
     else:
         lines.append(
             f"  prefix hits       at most {hits:.1%} of prompt tokens (content of "
-            f"{made['requests_with_content']:,} "
-            f"requests known, in blocks of {made['content_block_tokens']})"
+            f"{grouped(made['requests_with_content'], 'request')} "
+            f"known, in blocks of {made['content_block_tokens']})"
         )
     if made["models"]:
         lines.append(f"  models            {', '.join(made['models'])}")

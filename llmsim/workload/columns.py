@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import PS_PER_NS, EncoderInput, Int32, Int64, UInt64, Workload
+from llmsim.plurals import counted
 from llmsim.workload.content import ContentHasher, adapter_numbers, content_hasher, reordered
 from llmsim.workload.limits import MAX_TOKENS
 
@@ -171,9 +172,14 @@ class WorkloadBuilder:
         """Sentences about what was assumed of prompts that are given by their lengths."""
         if not self._extends:
             return []
+        calls = counted(
+            len(self._extends),
+            "later call extends its session",
+            "later calls extend their sessions",
+        )
         return [
-            f"{source}: {len(self._extends)} later calls extend their sessions, so each prompt is "
-            "taken to begin with the prompt and the answer of the call before, token for token"
+            f"{source}: {calls}, so each prompt is taken to begin with the prompt and the answer "
+            "of the call before, token for token"
         ]
 
     def repeated_names(self) -> list[str]:

@@ -253,6 +253,7 @@ def full() -> Json:
     node["cpu_mem"]["pim_config"] = "DDR4_8GB_3200_pim"
     node["cpu_mem"]["pim_table"] = "pim.csv"
     node["cpu"] = {"hardware": "Xeon-8592+", "sockets": 2}
+    node["host_link"] = {"bandwidth_gb_per_s": 64, "latency_ns": 900, "devices_per_link": 2}
     first["operator_devices"] = {}
     node["power"] = {
         "base_node_power": 60,
@@ -285,6 +286,7 @@ def full() -> Json:
     document["engine"]["speculative_config"] = by_model
     document["$schema"] = "cluster.schema.json"
     document |= {
+        "host_link": {"bandwidth_gb_per_s": 32, "latency_ns": 700, "devices_per_link": 4},
         "kv_transfer": "layerwise",
         "kv_transfer_mode": "push",
         "topology": "h100_rails_32x8",

@@ -71,11 +71,12 @@ def test_a_version_without_a_profile_takes_the_nearest(wanted: str, found: str) 
 
 
 def test_profiles_name_every_rule_of_the_scheduler() -> None:
-    native = {name for name in vars(_native.VersionRules) if not name.startswith("_")}
+    structs = (_native.VersionRules, _native.EncoderRules)
+    native = {name for struct in structs for name in vars(struct) if not name.startswith("_")}
     assert native <= set(VERSION_RULES)
     named = {rule for profile in PROFILES for rule in load_profile(profile).rules}
     assert named == set(VERSION_RULES)
-    assert load_profile("vllm-0.24").rules == ()
+    assert load_profile("vllm-0.24").rules == ("passed_over_first", "encodes_inputs")
 
 
 def test_host_time_shows_without_async_scheduling() -> None:

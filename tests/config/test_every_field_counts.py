@@ -111,6 +111,7 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         )
     )
     tiers = cluster(node(instance(num_gpu_blocks_override=120), storage=DRIVE), storage=DRIVE)
+    behind = instance(num_npus=2, placement={"default": {"weights": "cpu"}})
     small = instance(model_name="meta-llama/Llama-3.2-1B")
     one = instance()
     return {
@@ -133,6 +134,8 @@ def scenarios() -> dict[str, tuple[Json, tuple[str, ...]]]:
         ),
         "experts": (cluster(node(instance(**phi, expert_prefetch="touched"))), ()),
         "ssd": (tiers, ("--prefix-storage", "SSD")),
+        "host link": (cluster(node(behind, host_link={"bandwidth_gb_per_s": 50})), ()),
+        "host links": (cluster(node(behind), host_link={"bandwidth_gb_per_s": 50}), ()),
         "nvmeof": (tiers, ("--prefix-storage", "NVMEOF")),
         "stages": (cluster(node(instance(num_npus=4, pp_size=2))), ("--collective-costs", "links")),
         "over nodes": (
@@ -191,6 +194,13 @@ CHANGED: dict[str, tuple[str, Any]] = {
     **{f"storage.{key}": ("nvmeof", value) for key, value in WORSE_DRIVE.items()},
     "nodes.0.storage": ("plain", DRIVE),
     **{f"nodes.0.storage.{key}": ("ssd", value) for key, value in WORSE_DRIVE.items()},
+    "host_link.bandwidth_gb_per_s": ("host links", 8),
+    "host_link.latency_ns": ("host links", 9e6),
+    "host_link.devices_per_link": ("host links", 2),
+    "nodes.0.host_link": ("plain", {"bandwidth_gb_per_s": 55}),
+    "nodes.0.host_link.bandwidth_gb_per_s": ("host link", 8),
+    "nodes.0.host_link.latency_ns": ("host link", 9e6),
+    "nodes.0.host_link.devices_per_link": ("host link", 2),
     "nodes.0.price_per_hour": ("plain", 9.5),
     "nodes.0.cpu": ("plain", {"hardware": "Xeon-8592+"}),
     "nodes.0.cpu.hardware": ("host", "A6000"),

@@ -4,6 +4,7 @@ against itself.
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,52 @@ def test_another_release_shares_states_a_step_sooner(tmp_path: Path) -> None:
     case = load_recording(STATES / "vllm_0.32.0_72017.json.gz")
     case["resolved"]["engine_profile"] = "vllm-0.33"
     assert not replay(write(tmp_path / "later.json", case)).identical
+
+
+ENCODER = RECORDINGS / "encoder"
+
+
+def test_images_and_adapters_go_as_releases_let_them() -> None:
+    """Random cases of 14 and 18 requests with 0.24 and 0.32, and one of an image that a drafter
+    alone reads with 0.24 and 0.28: tight budgets of an encoder, images that repeat, drafters and
+    slots of adapters.
+    """
+    assert [replay(path).difference for path in sorted(ENCODER.iterdir())] == [""] * 12
+
+
+@pytest.mark.parametrize(
+    ("release", "rules"),
+    [
+        (
+            "0.24.0",
+            [
+                "passed_over_first",
+                "encodes_ahead",
+                "holds_repeated",
+                "counts_repeated",
+                "keeps_first_whole",
+                "frees_at_once",
+                "passes_over_cut",
+            ],
+        ),
+        ("0.28.0", ["encodes_ahead"]),
+        ("0.32.0", ["counts_repeated", "keeps_first_whole", "frees_at_once", "passes_over_cut"]),
+    ],
+)
+def test_another_rule_of_images_gives_another_schedule(
+    release: str, rules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule that the release has is taken away, and each other one is added."""
+    made = cases.set_rules
+    for rule in rules:
+
+        def changed(native: Any, names: Sequence[str], rule: str = rule) -> None:
+            has = rule in names
+            made(native, [name for name in names if name != rule] if has else [*names, rule])
+
+        monkeypatch.setattr(cases, "set_rules", changed)
+        replayed = [replay(path) for path in ENCODER.glob(f"vllm_{release}_*")]
+        assert any(one.difference for one in replayed), rule
 
 
 OPTIONS = RECORDINGS / "options"

@@ -193,7 +193,7 @@ def test_rows_that_contradict_each_other_are_refused(tmp_path: Path, changed: in
 
 def test_other_devices_and_degrees_are_left_alone(tmp_path: Path) -> None:
     table = write(tmp_path / "t.csv", [{**ROWS[0], "tp": 4}])
-    with pytest.raises(InputError, match="none of the 1 rows"):
+    with pytest.raises(InputError, match="none of the 1 row"):
         compile_costs(request(hardware="A40", cost_tables=(table,)))
     with pytest.raises(InputError, match="they are for A40"):
         compile_costs(request(hardware="L4", cost_tables=(write(tmp_path / "u.csv", ROWS[:1]),)))

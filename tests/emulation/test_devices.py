@@ -88,3 +88,18 @@ def test_a_host_prepares_a_step_of_stages_beside_the_step_before() -> None:
         ends.append(end_ps)
     engine = group.engine
     assert ends[1] - ends[0] == engine.prepare_ps + engine.prepare_sequence_ps > 0
+
+
+def test_a_token_that_the_engine_drops_is_given_again() -> None:
+    """A prompt starts again while its first decode is in flight, whose token nobody takes."""
+    prepared = prepared_on("h100_llama31_8b.json")
+    (group,) = prepared.lowered.groups
+    assert group.scheduler is not None
+    requests = engine_requests(prepared.workload, stops=False)
+    name, prompt = "cmpl-000000000-0-aa", requests[0].input_tokens
+    devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
+    devices.step([[name, prompt, 0, 0, True]], 0)
+    dropped = devices.step([[name, 1, prompt, 0, False]], 0).tokens
+    devices.drops({name: prompt + 1})
+    again = devices.step([[name, prompt + 1, 0, 0, True]], 0).tokens
+    assert again == dropped == [[requests[0].output(1)]]

@@ -22,7 +22,7 @@ from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import client_figures, difference, write_folder
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.of_instances import engine_stages
+from llmsim.emulation.servers.of_instances import Handover, engine_stages, handover_of
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.validation.logs.reader import read_recording
@@ -184,8 +184,11 @@ def of_cluster(name: str, *options: str) -> Prepared:
             ["--request-routing-policy", "RR"],
             "several models",
         ),
-        ("h100_llama31_8b_pd.json", ["--kv-transfer-mode", "push"], "KV that is pushed"),
-        ("h100_llama31_8b_pd_2p1d.json", ["--request-routing-policy", "RR"], "KV that is pushed"),
+        (
+            "h100_llama31_8b_pd.json",
+            ["--kv-transfer", "layerwise"],
+            r"KV that moves within a step \(--kv-transfer layerwise\)",
+        ),
         ("rtxpro6000_qwen3_30b_a3b_dp2_ep2.json", [], "--request-routing-policy LOAD"),
     ],
 )
@@ -210,13 +213,33 @@ def test_instances_are_ranks_of_a_server_or_servers() -> None:
     assert places(apart, *PULLS, "--request-routing-policy", "RR") == [[[0], [1]], [[2]]]
     (ranks,) = engine_stages(of_cluster(several, "--request-routing-policy", "VLLM_DP"))
     assert ranks.servers[0].connector is None
-    prefill, decode = (
-        stage.servers[0].connector for stage in engine_stages(of_cluster("h100_llama31_8b_pd.json"))
-    )
-    extra = {"remote": False, "keeps_finished": True, "all_but_last": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "writes", "handover"),
+    [
+        (PULLS, "", Handover.PULLED),
+        (["--kv-transfer-mode", "push"], "prompts", Handover.WRITTEN),
+        (["--kv-transfer", "chunked"], "chunks", Handover.WRITTEN),
+    ],
+)
+def test_connectors_of_a_pair(options: list[str], writes: str, handover: Handover) -> None:
+    prepared = of_cluster("h100_llama31_8b_pd.json", *options)
+    prefill, decode = (stage.servers[0].connector for stage in engine_stages(prepared))
+    extra = {"remote": False, "keeps_finished": True, "all_but_last": False, "writes": writes}
     assert prefill == {"kind": "handover", "extra": extra}
-    extra = {"remote": True, "keeps_finished": False, "all_but_last": False}
+    extra = {"remote": True, "keeps_finished": False, "all_but_last": False, "writes": ""}
     assert decode == {"kind": "handover", "extra": extra}
+    assert handover_of(prepared.lowered) is handover
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_servers_of_a_pair_draft(method: str) -> None:
+    drafts = {"method": method, "num_speculative_tokens": 3, "acceptance_rate": 0.6}
+    options = [*PULLS, "--speculative-config", json.dumps(drafts)]
+    stages = engine_stages(of_cluster("h100_llama31_8b_pd.json", *options))
+    speculations = [stage.servers[0].first.engine.speculation for stage in stages]
+    assert [one.method for one in speculations if one is not None] == [method, method]
 
 
 @pytest.mark.parametrize("router", ["RR", "LOR"])

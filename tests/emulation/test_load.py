@@ -7,7 +7,12 @@ from emulation.test_emulation import DATASET, emulated, prepared_run
 
 from llmsim.core import Status
 from llmsim.emulation.api_server import ApiServer, Chunk
+from llmsim.emulation.load import Clients
 from llmsim.emulation.outcome import difference
+from llmsim.emulation.requests import engine_requests
+from llmsim.emulation.servers.doors import Door, Stage
+from llmsim.emulation.servers.of_instances import Handover
+from llmsim.emulation.timekeeping.timekeeper import Timekeeper
 from llmsim.simulation.run import simulate
 
 
@@ -53,3 +58,31 @@ def test_a_process_works_in_rounds() -> None:
     assert server.end_ps == first_ps + 2 * config.chunk_ps
     assert server.finish(server.end_ps).answers == [Chunk(1, 1), Chunk(2, 1), Chunk(1, 2)]
     assert server.end_ps is None
+
+
+class StandingClock:
+    """The clients are never woken."""
+
+    def __init__(self) -> None:
+        self.time = Timekeeper()
+        self.has_worked = 0
+
+    def clients_work(self) -> None:
+        self.has_worked += 1
+
+
+@pytest.mark.parametrize(("told_ps", "due_ps"), [(3, 7), (9, 9)])
+def test_a_prompt_is_computed_when_there_is_memory_for_its_kv(told_ps: int, due_ps: int) -> None:
+    """The server that writes KV gets it no sooner than its API server has read it, at 7 ps."""
+    prepared = prepared_run(DATASET)
+    workload, keeper = prepared.workload, StandingClock()
+    arrival_ps, rows = int(workload.arrival_ps[0]), len(workload)
+    stages = [Stage([Door(port, [7 - arrival_ps] * rows)]) for port in (1, 2)]
+    requests = engine_requests(workload, stops=False)
+    clients = Clients(keeper, workload, requests, "m", stages, handover=Handover.WRITTEN)  # type: ignore[arg-type]
+    clients._take_lines()
+    assert {one.stage for one in clients._due} == {1}
+    keeper.time.now_ps = told_ps
+    clients.has_memory(0)
+    (due,) = [one for one in clients._due if one.stage == 0]
+    assert (due.row, due.at_ps, keeper.has_worked) == (0, due_ps, 1)

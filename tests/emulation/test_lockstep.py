@@ -256,7 +256,11 @@ def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     ("name", "options", "said"),
     [
         (CLUSTER, [], "--request-routing-policy LOAD: in front of several instances"),
-        (CLUSTER, ["--request-routing-policy", "VLLM_DP"], "--request-routing-policy VLLM_DP"),
+        (
+            CLUSTER,
+            ["--request-routing-policy", "VLLM_DP:clients=2"],
+            "--request-routing-policy VLLM_DP:clients=2",
+        ),
         ("h100_gpt_oss_120b_afd.json", [], "an instance that gets no requests"),
     ],
 )
@@ -268,3 +272,11 @@ def test_what_no_ranks_stand_for_is_refused(name: str, options: list[str], said:
 def test_the_ranks_of_a_mixture_are_one_server() -> None:
     server, _ = two_ranks()
     assert [one.info.index for one in server.groups] == [0, 1]
+
+
+def test_the_balancer_chooses_among_the_ranks_of_a_server() -> None:
+    (stage,) = engine_stages(
+        of_cluster(CLUSTER, "--request-routing-policy", "VLLM_DP", "--cost-source", "roofline")
+    )
+    (server,) = stage.servers
+    assert server.balances and server.lockstep is not None

@@ -55,7 +55,7 @@ def test_options_of_the_user_are_bad_input(tmp_path: Path) -> None:
     server = ended_server(tmp_path / "log", ["--no-such-option", "4"])
     with pytest.raises(InputError, match="the server refuses the options: unrecognized"):
         asyncio.run(server.ready())
-    with pytest.raises(NoProgressError, match="before it was ready"):
+    with pytest.raises(NoProgressError, match="before it was ready: unrecognized arguments"):
         asyncio.run(ended_server(tmp_path / "log", []).ready())
 
 

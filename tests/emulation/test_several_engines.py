@@ -4,6 +4,7 @@ import asyncio
 import selectors
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, ToTimekeeper, WholeMilliseconds
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.lowering import LoweredDeployment
 from llmsim.simulation.run import simulate
@@ -54,7 +55,9 @@ class FakeZmq:
 
 
 class Coordinator(threading.Thread):
-    """vLLM's loop: it reports at least 100 ms after its last report, or after 5 s without news."""
+    """vLLM's loop: it reports at least 100 ms after its last report, or after 5 s without news. It
+    passes on at once that a wave begins.
+    """
 
     def __init__(self, keeper: Keeper) -> None:
         super().__init__(daemon=True)
@@ -80,18 +83,24 @@ class Coordinator(threading.Thread):
             if not events:
                 self.reports.append((self._clock.now_ps(), heard))
                 changed, last_ms = False, int(self._time.time() * 1000)
-                self._front.send(b"r")
+                self._poller.publish(partial(self._front.send, b"r"))
             for one, _ in events:
-                one.recv(1)
+                said = one.recv(1)
                 heard += one is self._back
-                changed |= one is self._back
+                changed |= said == b"x"
+                if said == b"w":
+                    self._poller.publish(partial(self._front.send, said))
 
 
 def run_engine(
-    keeper: Keeper, coordinator: Coordinator, times: list[int], tells_ps: int | None
+    keeper: Keeper,
+    coordinator: Coordinator,
+    times: list[int],
+    tells_ps: int | None,
+    wave_ps: int | None,
 ) -> None:
-    """An engine core that reports its load at these times, in ps; at `tells_ps`, an API server
-    tells of a request in its place.
+    """An engine core that reports its load at these times, in ps, or, at `wave_ps`, that a wave
+    begins; at `tells_ps`, an API server tells of a request in its place.
     """
     channel = Channel(str(keeper.socket_path), 0)
     server = ToTimekeeper(str(keeper.socket_path))
@@ -102,21 +111,30 @@ def run_engine(
             coordinator.api_server.send(b"f")
         else:
             channel.reports()
-            coordinator.engine.send(b"x")
+            coordinator.engine.send(b"w" if time == wave_ps else b"x")
         channel.settle()
     channel.wait(times[-1] + 7000 * MS)
     channel.close()
 
 
-def run_api_server(keeper: Keeper, coordinator: Coordinator) -> None:
+def run_api_server(
+    keeper: Keeper, coordinator: Coordinator, known: list[tuple[int, bytes]]
+) -> None:
+    """Notes when it hears what."""
+    clock = ClockPage(str(keeper.clock_path))
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(str(keeper.socket_path))
-        while coordinator.api_server.recv(1):
+        while said := coordinator.api_server.recv(1):
+            known.append((clock.now_ps(), said))
             channel.sendall(b'["knows"]\n')
 
 
 async def reports_of(
-    folder: Path, times: list[int], tells_ps: int | None = None
+    folder: Path,
+    times: list[int],
+    tells_ps: int | None = None,
+    wave_ps: int | None = None,
+    known: list[tuple[int, bytes]] | None = None,
 ) -> list[tuple[int, int]]:
     keeper = Keeper(folder, [NoSteps()])
     async with keeper.listening():
@@ -125,9 +143,13 @@ async def reports_of(
         coordinator.start()
         while len(keeper.time.actors) < 2:
             await asyncio.sleep(0.01)
-        threading.Thread(target=run_api_server, args=(keeper, coordinator), daemon=True).start()
+        heard: list[tuple[int, bytes]] = [] if known is None else known
+        server = threading.Thread(
+            target=run_api_server, args=(keeper, coordinator, heard), daemon=True
+        )
+        server.start()
         waits = asyncio.create_task(keeper.clients_wait(None))
-        runs = asyncio.to_thread(run_engine, keeper, coordinator, times, tells_ps)
+        runs = asyncio.to_thread(run_engine, keeper, coordinator, times, tells_ps, wave_ps)
         await asyncio.wait_for(runs, 60)
         waits.cancel()
     return coordinator.reports
@@ -138,6 +160,14 @@ def test_a_coordinator_waits_in_virtual_time(tmp_path: Path) -> None:
     times = [30 * MS + 7, 40 * MS + 5, 250 * MS + 3]
     reports = asyncio.run(reports_of(tmp_path, times))
     assert reports == [(0, 0), (100 * MS + 5, 2), (250 * MS + 3, 3), (5250 * MS + 3, 3)]
+
+
+def test_an_api_server_knows_at_once_that_a_wave_begins(tmp_path: Path) -> None:
+    """Nothing else happens before, and the report comes behind that."""
+    known: list[tuple[int, bytes]] = []
+    times = [30 * MS + 7, 130 * MS + 5]
+    asyncio.run(reports_of(tmp_path, times, wave_ps=130 * MS + 5, known=known))
+    assert known[:3] == [(0, b"r"), (100 * MS + 7, b"r"), (130 * MS + 5, b"w")]
 
 
 def test_a_coordinator_hears_of_first_requests(tmp_path: Path) -> None:
@@ -241,6 +271,45 @@ def test_links_push_kv_as_the_run_does(name: str) -> None:
         assert (core, nothing) == (prefill[row], 0)
         assert reserved[row] < told_ps < computed[row]
         assert landed == [(one, landed_ps, f"of {row}") for one in (prefill[row], decode[row])]
+
+
+@pytest.mark.parametrize("options", [["--kv-transfer-mode", "push"], CHUNKED])
+@pytest.mark.parametrize("name", ["h100_llama31_8b_pd.json", "h100_llama31_8b_pd_2p1d.json"])
+def test_links_write_kv_as_the_run_does(name: str, options: list[str]) -> None:
+    """The proxy hears a message's time behind a reservation that the prompt may be computed, and
+    both engines when its KV is there. Prompts of one chunk are sent with their ends.
+    """
+    handed = handed_over(name, "--kv-transfer", "whole", *options, load=SHORT)
+    columns, prefill, decode = handed.columns, handed.prefill, handed.decode
+    told: dict[int, int] = {}
+    heard: dict[int, list[tuple[int, int]]] = {row: [] for row in range(40)}
+    now_ps = 0
+    links = WrittenLinks(handed.lowered, handed.prompts, lambda row: told.update({row: now_ps}))
+    reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
+    said = [(at_ps, decode[row], row, False) for row, at_ps in enumerate(reserved)]
+    said += [(at_ps, prefill[row], row, True) for row, at_ps in enumerate(computed)]
+
+    def hear() -> None:
+        for core, row in links.landed(now_ps):
+            heard[row].append((core, now_ps))
+
+    for at_ps, core, row, ends in sorted(said):
+        while links.next_ps is not None and links.next_ps <= at_ps:
+            now_ps = links.next_ps
+            hear()
+        now_ps = at_ps
+        if ends:
+            links.sent(core, row, handed.prompts.tokens(row), "")  # the chunk that ends it
+            links.sent(core, row, 0, "its end")
+        else:
+            links.reserved(core, row, 0, at_ps)
+        hear()
+    while links.next_ps is not None:
+        now_ps = links.next_ps
+        hear()
+    for row, landed_ps in enumerate(columns.kv_landed_ps.tolist()):
+        assert reserved[row] < told[row] < computed[row]
+        assert heard[row] == [(one, landed_ps) for one in (prefill[row], decode[row])]
 
 
 class LandsAt:

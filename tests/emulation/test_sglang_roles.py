@@ -34,7 +34,7 @@ from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.doors import Stage
 from llmsim.emulation.servers.links import Prompts, PushLinks
-from llmsim.emulation.servers.of_instances import engine_stages, pushes_kv
+from llmsim.emulation.servers.of_instances import engine_stages, handover_of
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
 from llmsim.simulation.run import simulate
@@ -340,7 +340,7 @@ async def served(prepared: Prepared, folder: Path) -> Emulated:
             "m",
             each,
             endpoint,
-            at_once=pushes_kv(prepared.lowered),
+            handover=handover_of(prepared.lowered),
         )
         senders.append(clients)
         await asyncio.wait_for(clients.run(), 60)

@@ -25,7 +25,7 @@ def test_messages_under_way_hold_the_clock() -> None:
     keeper.waits(engine, 5)
     keeper.requests_under_way = 1
     assert keeper.woken() == []
-    assert keeper.blockers() == "1 requests have not reached the engine"
+    assert keeper.blockers() == "1 request has not reached the engine"
     keeper.requests_under_way = 0
     keeper.tokens_under_way = 2
     assert keeper.woken() == []

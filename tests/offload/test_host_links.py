@@ -46,7 +46,7 @@ def test_a_link_faster_than_pcie_is_named(
 ) -> None:
     assert notes(450, instance, cluster, **options) == [
         f"links of 450 GB/s (link_bw, second number) carry the {moved} below the devices; PCIe 5.0 "
-        "x16 carries at most 64 GB/s"
+        "x16 carries at most 64 GB/s, which a host_link of the node would state"
     ]
     assert notes(64, instance, cluster, **options) == []
 

@@ -511,7 +511,7 @@ def test_external_tables_keep_the_rows_of_the_target(tmp_path: Path, ending: str
 def test_external_tables_of_others_are_refused_with_the_reasons(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     write_csv(path, "operator,device,tokens,latency_us", [["qkv_proj", "Other", 1, 5]])
-    with pytest.raises(InputError, match=r"1 rows of times\.csv are of the device Other"):
+    with pytest.raises(InputError, match=r"1 row of times\.csv is of the device Other"):
         import_profiles([path], target(tmp_path))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from simulations import clients
 
 from llmsim import _native
 from llmsim.core import Workload
@@ -19,7 +20,8 @@ def step_ps(tokens: int, sequences: int) -> int:
     return STEP + tokens * PER_TOKEN + sequences * PER_SEQUENCE
 
 
-def program() -> Any:
+def program(ranks: int = 1) -> Any:
+    """Each of several ranks waits for the others at the end."""
     tokens, sequences = (
         np.arange(MAX_TOKENS + 1, dtype=np.int64),
         np.arange(MAX_SEQS + 1, dtype=np.int64),
@@ -46,6 +48,11 @@ def program() -> Any:
             np.zeros(len(sequences), np.uint8),
         ),
     ]
+    if ranks > 1:
+        size = ranks * MAX_TOKENS + 1
+        at_the_end = np.zeros(size, np.int64), np.zeros(size, np.uint8)
+        collective = _native.NodeKind.COLLECTIVE
+        operators.append(_native.Operator("end", collective, kinds.GATHERED, 0, 1, *at_the_end))
     attention = _native.Attention.split([zero, zero], zero, [zero, zero], zero, 0, 0)
     return _native.Program(operators, attention, tokens.astype(np.int32), _native.LowerBound(), 0)
 
@@ -72,6 +79,10 @@ class Run:
     caching: bool = True
     balancer: dict[str, Any] = field(default_factory=dict)
     """Rules of a release of vLLM (`_native.BalancerRules`) that are not those of 0.33."""
+    lockstep: bool = False
+    """The groups are ranks that agree every 16 rounds, and behind the first one of a wave."""
+    timeouts: Sequence[int] = ()
+    """In ps; -1: the client does not give up. None are given: no client does."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -112,15 +123,20 @@ class Run:
             group.model = self.models[index % len(self.models)]
             for name, value in self.balancer.items():
                 setattr(group.balancer, name, value)
-            groups.append(_native.GroupSpec(group, scheduler, program()))
+            ranks = self.groups if self.lockstep else 1
+            groups.append(_native.GroupSpec(group, scheduler, program(ranks)))
         spec = parse_router(router) if isinstance(router, str) else router
         w = self.workload
         source = _native.Source(
             w.arrival_ps, w.input_tokens, w.output_tokens, w.model, w.next_call, w.tool_delay_ps,
             np.empty(0, np.int32), w.key_offsets, w.keys, w.granularity,
+            clients(list(self.timeouts) or None),
         )  # fmt: skip
         frontend = _native.Frontend(spec.native(self.seed, w.models, w))
-        sim = _native.Simulation(_native.SimulationConfig(source, groups, frontend=frontend))
+        together = [_native.LockstepSpec(list(range(self.groups)), 16, syncs_first=True)]
+        lockstep = together if self.lockstep else []
+        config = _native.SimulationConfig(source, groups, frontend=frontend, lockstep=lockstep)
+        sim = _native.Simulation(config)
         while not sim.run(1000):
             pass
         return sim

@@ -181,6 +181,28 @@ def test_an_adapter_waits_for_a_slot(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert output.read_bytes() != first
 
 
+@pytest.mark.parametrize(("release", "crowded"), [("0.24", True), ("0.32", True), ("0.33", False)])
+def test_a_step_with_too_many_adapters_is_a_note(
+    release: str, crowded: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder has room for the image of the first request alone, so that a step passes over the
+    second one, whose adapter takes no slot before 0.33: the third one starts with another.
+    """
+    image = {"encoder_inputs": [{"offset": 100, "tokens": 50}]}
+    rows: list[dict[str, Any]] = [
+        {"input_toks": 300, **image},
+        {"input_toks": 300, **image, "adapter": "a"},
+        {"input_toks": 300, "adapter": "b"},
+    ]
+    path = tmp_path / "t.jsonl"
+    rows = [{**row, "output_toks": 20, "arrival_time_ns": 0} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    budgets = ("--max-num-encoder-input-tokens", "50", "--long-prefill-token-threshold", "100")
+    options = ("--engine-profile", f"vllm-{release}", "--max-loras", "1", *budgets)
+    notes = run(capsys, path, *options)["notes"]
+    assert any("1 step has more LoRA adapters than max_loras" in note for note in notes) is crowded
+
+
 def test_the_run_says_what_it_does_with_adapters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,7 +221,7 @@ def test_the_run_says_what_it_does_with_adapters(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine_profile": "vllm-0.28"}, r"max_loras is no option of vllm-0.28.*vllm-0\.33"),
+        ({"engine_profile": "vllm-0.19"}, r"max_loras is no option of vllm-0.19.*vllm-0\.33"),
         ({"max_loras": None, "max_lora_rank": 8}, "max_lora_rank is given, but max_loras is not"),
         ({"max_loras": None, "max_cpu_loras": 2}, "max_cpu_loras is given, but max_loras is not"),
         ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2, less than max_loras, which is"),

@@ -190,7 +190,7 @@ def test_the_run_says_what_it_does_with_images(
         "encoder_cache_hits": 1,
     }
     assert any("encoder of 2 encoder_inputs and" in one for one in modelled["notes"])
-    for options in ((), (*VLLM_033, "--scheduler", "orca")):
+    for options in (("--engine-profile", "vllm-0.19"), (*VLLM_033, "--scheduler", "orca")):
         assert run_main([*base, *options, "--json", "--max-model-len", "4096"]) == 0
         plain = json.loads(capsys.readouterr().out)
         assert plain["encoder"]["encoded_inputs"] == 0
@@ -200,7 +200,7 @@ def test_the_run_says_what_it_does_with_images(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine_profile": "vllm-0.28"}, r"encoder_cache_size is no option of vllm-0\.28"),
+        ({"engine_profile": "vllm-0.19"}, r"encoder_cache_size is no option of vllm-0\.19"),
         ({"scheduler": "orca"}, "encoder_cache_size is an option of the scheduler vllm_v1"),
     ],
 )

@@ -100,6 +100,14 @@ def test_each_scheduler_brings_its_defaults() -> None:
         ({"scheduler": "sglang", "enable_chunked_prefill": False}, "always cuts prompts"),
         ({"scheduler": "static", "enable_prefix_caching": True}, "has no prefix cache"),
         ({"scheduler": "mlfq", "scheduling_policy": "sjf"}, "orders by its levels"),
+        (
+            {"scheduler": "srpt", "kv_load_failure_rate": 0.5},
+            "--kv-load-failure-rate does not go with the scheduler srpt: the scheduler srpt orders",
+        ),
+        (
+            {"scheduler": "srpt", "engine_profile": "vllm-0.33", "kv_offloading_size": 2},
+            "--kv-offloading-size does not go with the scheduler srpt",
+        ),
         ({"prioritize_prefill": True, "skip_prefill": True}, "contradicts skip_prefill"),
         ({"ttft_target_ns": 5}, 'only with scheduling_policy "slack"'),
     ],

@@ -243,7 +243,7 @@ def test_no_answer_is_said_with_an_example(
     assert main(["search", str(path), "-o", str(tmp_path / "out"), "-j", "1"]) == 3
     captured = capsys.readouterr()
     assert (
-        "none of 1 points is an answer: 1 cannot run, 0 miss a requirement; for instance"
+        "none of 1 point is an answer: 1 cannot run, 0 miss a requirement; for instance"
         in captured.err
     )
     assert captured.err.count("\n") == 1 and "tp must divide" in captured.out
@@ -480,8 +480,7 @@ def test_a_failed_run_is_no_verdict(
     assert code == 1 and failing.started == 2
     error = capsys.readouterr().err
     assert (
-        "1 of 1 points have no answer, after two runs of each" in error
-        and FAILURES[script] in error
+        "1 of 1 point has no answer, after two runs of each" in error and FAILURES[script] in error
     )
     assert error.count("\n") == 1 and [one["state"] for one in result["trials"]] == ["failed"]
     assert searched_again(path)[0] == 0 and failing.started == 3  # nothing of it was journalled

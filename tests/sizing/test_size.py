@@ -17,6 +17,7 @@ import llmsim
 from llmsim.cli import main
 from llmsim.config.errors import InputError
 from llmsim.lowering import LoweringOptions
+from llmsim.plurals import plural
 from llmsim.sizing.alone import missed_alone
 from llmsim.sizing.answer import Answer, front_name, text
 from llmsim.sizing.bounds import REASONS, fits, pruned_reason
@@ -744,7 +745,7 @@ def test_prompts_that_no_deployment_serves_are_counted_apart() -> None:
     assert beyond and found.best.run.too_long == beyond
     assert found.best.run.completed == 1000 - beyond
     assert found.as_json()["too_long_requests"] == beyond
-    assert f"{beyond} of 1,000 prompts are too long" in text(found)
+    assert f"{beyond} of 1,000 prompts {plural(beyond, 'is', 'are')} too long" in text(found)
 
 
 def test_a_load_that_the_model_cannot_serve_is_refused() -> None:

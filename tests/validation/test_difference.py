@@ -1,6 +1,7 @@
 """`llmsim diff` finds planted changes, raises few false alarms, and gates by rules."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import llmsim
 from llmsim.cli import main
 from llmsim.cli.commands.answers.diff import _table
 from llmsim.config.errors import InputError
-from llmsim.validation.compare.difference import Difference, differences
+from llmsim.validation.compare.difference import Difference, SeveralPerRequest, differences
 from llmsim.validation.compare.given import given_differently
 from llmsim.validation.compare.rules import parse_rule
 from llmsim.validation.logs.pairing import Pairs
-from llmsim.validation.logs.recording import Recording
+from llmsim.validation.logs.recording import Recording, counts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster_config" / "h100_multi_instance.json"
@@ -157,7 +158,8 @@ def test_the_command_gates_a_regression(runs: Path, capsys: pytest.CaptureFixtur
     summaries = [
         json.loads((runs / name / "summary.json").read_text()) for name in ("fast", "slow")
     ]
-    for metric in ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_e2el_ms"):
+    inter_token = ("mean_itl_ms", "median_itl_ms", "p99_itl_ms")
+    for metric in ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_e2el_ms", *inter_token):
         for side, summary in zip("ab", summaries, strict=True):
             assert found[metric][side] == pytest.approx(summary[metric], rel=1e-6)
     assert found["mean_ttft_ms"]["significant"] is True
@@ -167,6 +169,52 @@ def test_the_command_gates_a_regression(runs: Path, capsys: pytest.CaptureFixtur
     assert main(["diff", slow, fast, "--fail-if", "mean_ttft_ms>+5%"]) == 0
     assert main(["diff", fast, fast, "--fail-if", "mean_ttft_ms>=+0%"]) == 0
     capsys.readouterr()
+
+
+def with_gaps(run: Recording, gaps: list[Any]) -> Recording:
+    return replace(run, itl_s=np.concatenate(gaps), itl_counts=counts_of(gaps))
+
+
+def test_times_between_tokens_are_resampled_request_by_request() -> None:
+    """A request brings all of its tokens along, as often as it is drawn."""
+    rng = np.random.default_rng(3)
+    gaps = [rng.exponential(10.0, rng.integers(1, 30)) for _ in range(50)]
+    sample = SeveralPerRequest(np.concatenate(gaps), counts_of(gaps))
+    rows = rng.integers(0, 50, size=(20, 50))
+    for found, drawn in zip(sample.resampled(rows), rows, strict=True):
+        pooled = np.concatenate([gaps[row] for row in drawn])
+        expected = [pooled.mean(), *np.percentile(pooled, [50, 90, 95, 99])]
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_times_between_tokens_are_those_of_requests_that_both_runs_have() -> None:
+    pair = made_pair(1, 0.0, 0.0)
+    rng = np.random.default_rng(5)
+    gaps = [rng.exponential(0.01, 1 + row % 9) for row in range(400)]
+    slower = [1.5 * one for one in gaps]
+    gaps[7], slower[9] = np.empty(0), np.empty(0)
+    found = differences([Pairs(with_gaps(pair.real, gaps), with_gaps(pair.simulated, slower), ())])
+    both = [row for row in range(400) if row not in (7, 9)]
+    pooled = 1e3 * np.concatenate([gaps[row] for row in both])
+    assert found["mean_itl_ms"].a == pytest.approx(pooled.mean())
+    assert found["p99_itl_ms"].a == pytest.approx(np.percentile(pooled, 99))
+    assert found["p99_itl_ms"].delta_pct == pytest.approx(50)
+    assert found["mean_itl_ms"].significant is True
+    assert list(found).index("mean_itl_ms") == list(found).index("p99_tpot_ms") + 1
+
+
+def test_a_log_without_times_between_tokens_has_no_itl() -> None:
+    pair = made_pair(1, 0.0, 0.0)
+    gaps = [np.full(3, 0.01)] * 400
+    half = Pairs(with_gaps(pair.real, gaps), pair.simulated, ())
+    assert not any("itl" in name for name in differences([half]))
+
+
+def test_a_recording_of_some_requests_has_their_times_between_tokens() -> None:
+    whole = with_gaps(made_pair(1, 0.0, 0.0).real, [np.full(row % 3, row) for row in range(400)])
+    some = whole.rows([5, 3, 2, 1])
+    assert some.itl_s is not None and some.itl_s.tolist() == [5, 5, 2, 2, 1]
+    assert some.itl_counts is not None and some.itl_counts.tolist() == [2, 0, 2, 1]
 
 
 def test_the_command_says_what_was_given_differently(

@@ -60,7 +60,7 @@ def test_requests_without_tokens_failed(
     lines[9]["arrival_time"] = None
     assert run_main(run_arguments("--arrivals", written(lines, log))) == 2
     assert 'request "9" failed, and the log has no arrival' in capsys.readouterr().err
-    with pytest.raises(InputError, match="none of its 1 requests"):
+    with pytest.raises(InputError, match="none of its 1 request"):
         read_recording(written([lines[7]], log))
 
 

@@ -380,3 +380,15 @@ def test_a_slow_host_memory_is_a_cause(gb_per_s: float, named: bool) -> None:
     load = "synthetic:n=300,rate=8,input=200,output=100,prefixes=40:tokens=4000:share=0.9,seed=3"
     causes = llmsim.run(fields, load, prefix_storage="CPU").why().causes
     assert ("slow KV tier" in [one.name for one in causes]) == named
+
+
+def test_host_time_that_is_0_already_is_no_change() -> None:
+    """The host of vLLM 0.24 prepares steps, and leaves no gap between them."""
+    fields = llmsim.Cluster.build("meta-llama/Llama-3.2-1B", "H100").fields()
+    gap = "no idle time between steps (host_gap_ns 0)"
+    prepares = "steps that the host prepares in no time (prepare_ns and prepare_sequence_ns 0)"
+    for host_gap_ns, expected in ((0, [prepares]), (2_000_000, [gap, prepares])):
+        fields["engine"] = {"host_gap_ns": host_gap_ns, "engine_profile": "vllm-0.24"}
+        answer = llmsim.run(fields, drawn(3, 2.0, 100)).why("tpot")
+        tested = [one.change for one in answer.what_ifs]
+        assert sorted(one for one in tested if one in (gap, prepares)) == expected

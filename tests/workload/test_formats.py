@@ -210,7 +210,7 @@ def test_one_line_says_what_is_not_used():
         f'{SAMPLES / "burstgpt.csv"}:1: not used, here and below: "Log Type", "Total tokens"'
     ]
     assert any(
-        "1 requests without prompt or answer tokens are left out; the first is line 4" in note
+        "1 request without prompt or answer tokens is left out; the first is line 4" in note
         for note in notes
     )
     assert any(

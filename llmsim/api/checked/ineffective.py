@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from llmsim.config.constraints import shown
 from llmsim.config.engine.quick_reduce import QUICK_REDUCE_LIMITS
+from llmsim.core import Note
 from llmsim.costs.nccl.protocols import QUICK
 
 if TYPE_CHECKING:
     from llmsim.api.checked.run_options import RunOptions
     from llmsim.config import Cluster, Deployment
+    from llmsim.core import Workload
     from llmsim.lowering import LoweredDeployment
 
 
@@ -42,7 +44,54 @@ def unused_notes(
         for latency in sorted(latencies)
     ]
     notes += unused_quick_reduce(deployment, lowered)
+    notes += dict.fromkeys(unused_of_models(deployment, lowered))
     return tuple(notes)
+
+
+def unused_of_models(deployment: "Deployment", lowered: "LoweredDeployment") -> Iterator[str]:
+    """One sentence for each option of layers with windows or states that a model does not have."""
+    from llmsim.lowering.kv.sglang_pools import window_of
+    from llmsim.model.memory.hybrid_groups import SEES_ALL
+
+    for one in lowered.groups:
+        if one.scheduler is None:
+            continue
+        lacks = {
+            "windows or states": {*one.scheduler.kv.tables.windows} <= {SEES_ALL},
+            "windows in a pool of their own": window_of(one.engine, one.model) == 0,
+            "states": one.model.linear is None,
+        }
+        for option, layers in _OF_LAYERS.items():
+            given = not one.engine.is_default(option)
+            value = getattr(one.engine, option)
+            if given and lacks[layers]:
+                yield f"{option} {shown(value)} changes nothing: {one.model.name} has no {layers}"
+
+
+_OF_LAYERS = {
+    "prefix_cache_retention_interval": "windows or states",
+    "swa_full_tokens_ratio": "windows in a pool of their own",
+    "mamba_full_memory_ratio": "states",
+    "max_mamba_cache_size": "states",
+    "mamba_radix_cache_strategy": "states",
+    "mamba_track_interval": "states",
+}
+"""Options of the engine, and the layers whose KV they are about."""
+_OF_IMAGES = ("max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input")
+"""Options of what requests have encoded."""
+
+
+def unused_of_images(deployment: "Deployment", workload: "Workload") -> Iterator[Note]:
+    """One sentence for each option of images and the like that no request brings."""
+    if workload.encoder_inputs is not None:
+        return
+    for option in _OF_IMAGES:
+        engines = [one.engine for one in deployment.groups if not one.engine.is_default(option)]
+        for value in dict.fromkeys(getattr(engine, option) for engine in engines):
+            yield Note(
+                f"{option} {shown(value)} changes nothing: no request of the trace has "
+                "encoder_inputs"
+            )
 
 
 def overridden_options(cluster: "Cluster", options: "RunOptions") -> Iterator[str]:

@@ -8,6 +8,7 @@ change depends on the deployment, and no note is due.
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from llmsim.lowering.offload.host_links import moves_below
 from llmsim.lowering.offload.placement import DEVICE
 from llmsim.model import Collective, Moe
 
@@ -35,6 +36,7 @@ def unused_fields(
         groups = [lowered.groups[index] for index in node.groups]
         near = ["SSD"] if node.index in files else []
         found += _of_node(fields, node, groups, [*media, *near])
+    found += _of_host_links(cluster, deployment, lowered, media)
     instances = [
         instance for _, instance in cluster.instances() for _ in range(instance.layout.replicas)
     ]
@@ -86,6 +88,29 @@ def _of_node(
             yield (
                 f"{here}.power.npu.{name} changes nothing: no instance of the node has that "
                 "hardware"
+            )
+
+
+def _of_host_links(
+    cluster: "Cluster",
+    deployment: "Deployment",
+    lowered: "LoweredDeployment",
+    media: Collection[str],
+) -> Iterator[str]:
+    """Links to hosts over which nothing goes; switches of layouts load weights over them."""
+    if cluster.layouts is not None:
+        return
+    used: set[int] = set()
+    for group, one in zip(deployment.groups, lowered.groups, strict=True):
+        used |= set(group.nodes) if moves_below(one, media) else set()
+    given = {f"nodes[{i}].host_link": {i} for i, one in enumerate(cluster.nodes) if one.host_link}
+    others = {i for i, one in enumerate(cluster.nodes) if one.host_link is None}
+    given |= {} if cluster.host_link is None else {"host_link": others}
+    for path, nodes in given.items():
+        if used.isdisjoint(nodes):
+            yield (
+                f"{path} carries nothing: no instance behind it has KV, weights, operators or "
+                "adapters below its devices"
             )
 
 

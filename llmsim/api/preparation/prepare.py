@@ -198,6 +198,7 @@ def with_workload(
     record_steps: bool,
 ) -> Prepared:
     """Reads the workload and says how to run it; raises InputError."""
+    from llmsim.api.checked.ineffective import unused_of_images
     from llmsim.scheduling.policies import PolicySpecs
     from llmsim.simulation.options import SimulationOptions
 
@@ -223,7 +224,10 @@ def with_workload(
         times = OutsideTimes(compiled.lowered, backend_of(options.outside))
         simulation = replace(simulation, step_times=times)
     objectives = _objectives(options, compiled.deployment, workload)
-    absent = _absent_classes(compiled.deployment, workload)
+    absent = [
+        *_absent_classes(compiled.deployment, workload),
+        *unused_of_images(compiled.deployment, workload),
+    ]
     workload = replace(workload, notes=(*workload.notes, *absent)) if absent else workload
     return Prepared(
         compiled.deployment, compiled.lowered, workload, simulation, objectives=objectives

@@ -11,6 +11,7 @@ from llmsim.config.errors import (
     InvariantError,
 )
 from llmsim.core import BackendUse, GroupInfo, Results, Status
+from llmsim.plurals import counted, plural
 
 NAMED = 3
 """How many rejected requests a message names."""
@@ -31,8 +32,7 @@ def verdict(results: Results, invariants: Mapping[str, str]) -> int:
     if results.interrupted:
         done = int((results.requests.status == Status.FINISHED).sum())
         raise InterruptedRun(
-            f"interrupted; the {done} requests that had finished were written, "
-            f"{len(results.workload) - done} were not"
+            f"interrupted; {written(done)}, {unwritten(len(results.workload) - done)}"
         )
     if results.backend is not None and results.backend.failure:
         raise BackendFailed(backend_sentence(results, results.backend))
@@ -42,6 +42,19 @@ def verdict(results: Results, invariants: Mapping[str, str]) -> int:
     if len(rejected):
         raise InfeasibleError(_rejection(results, [int(i) for i in rejected]))
     return 0
+
+
+STEPS = "steps that it has timed are"
+
+
+def written(done: int) -> str:
+    """What is left of a run that has ended early."""
+    return f"the {counted(done, 'request')} that had finished {plural(done, 'was', 'were')} written"
+
+
+def unwritten(left: int) -> str:
+    """How many requests are lost with it."""
+    return f"{counted(left, 'was', 'were')} not"
 
 
 def check_backend(results: Results) -> None:
@@ -54,9 +67,9 @@ def backend_sentence(results: Results, use: BackendUse) -> str:
     """How the program that timed the steps failed, and what is left of the run."""
     done = int((results.requests.status == Status.FINISHED).sum())
     return (
-        f"{use.failure}; the {done} requests that had finished were written, "
-        f"{len(results.workload) - done} were not, and the {use.new_steps} steps that it has timed "
-        "are kept for the next run"
+        f"{use.failure}; {written(done)}, {unwritten(len(results.workload) - done)}, and the "
+        f"{counted(use.new_steps, 'step that it has timed is', STEPS)} kept for the "
+        "next run"
     )
 
 
@@ -99,8 +112,9 @@ def _rejection(results: Results, rejected: list[int]) -> str:
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
     remedies = [f"{remedy} to {needed}" if needed else remedy for remedy, needed in enough.items()]
     return (
-        f"{len(rejected)} of {len(workload)} requests can never run: {', '.join(named)}{more}; the "
-        f"other results were written; {', '.join(remedies)}, or shorten these requests"
+        f"{len(rejected)} of {counted(len(workload), 'request')} can never run: "
+        f"{', '.join(named)}{more}; the other results were written; "
+        f"{', '.join(remedies)}, or shorten these requests"
     )
 
 

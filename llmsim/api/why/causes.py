@@ -26,7 +26,9 @@ from llmsim.api.why.machines import (
     waiting_steps,
 )
 from llmsim.api.why.seen import WAITING, Rows, Seen
+from llmsim.config.engine.args import OTHER_NAMES
 from llmsim.core import Int64
+from llmsim.plurals import counted, plural
 
 Flags = NDArray[np.bool_]
 
@@ -163,9 +165,10 @@ def _switch_of_layouts(seen: Seen) -> Iterator[Candidate]:
     remedies = [changes.pinned(one, f"the layout {one} for the whole run") for one in names]
     if layouts.cost.kv != "move" and layouts.cost.fixed_s is None:
         remedies.append(changes.kv_moves("KV that moves on a switch instead of being lost"))
+    count = len(seen.result._results.reconfigurations)
     evidence = (
-        f"{len(seen.result._results.reconfigurations)} switches of layouts take {share:.0%} of the "
-        "time of the slowest requests"
+        f"{counted(count, 'switch of layouts takes', 'switches of layouts take')} {share:.0%} "
+        "of the time of the slowest requests"
     )
     yield Candidate("switch of layouts", None, "layouts", share, evidence, tuple(remedies))
 
@@ -207,6 +210,7 @@ def _long_prompts(seen: Seen) -> Iterator[Candidate]:
     group = _main_group(seen)
     budget = seen.result._prepared.lowered.groups[group].engine.max_num_batched_tokens
     chunk = max(256, budget // 8)
+    prompts = f"{counted(len(blocking), 'prompt')}"
     remedies = (
         changes.instance_keys(
             seen.result,
@@ -215,12 +219,12 @@ def _long_prompts(seen: Seen) -> Iterator[Candidate]:
             f"at most {chunk} tokens of a prompt in a step (long_prefill_token_threshold)",
         ),
         changes.without_long_prompts(
-            int(limit), f"the {len(blocking)} prompts above {limit:.0f} tokens sent elsewhere"
+            int(limit), f"the {prompts} above {limit:.0f} tokens sent elsewhere"
         ),
     )
     evidence = (
         f"during {share:.0%} of their time to the first token, the slowest requests share their "
-        f"group with one of {len(blocking)} prompts above {limit:.0f} tokens"
+        f"group with {plural(len(blocking), '', 'one of ')}{prompts} above {limit:.0f} tokens"
     )
     yield Candidate("long prompts ahead", group, "compute", share, evidence, remedies)
 
@@ -240,7 +244,7 @@ def _long_themselves(seen: Seen) -> Iterator[Candidate]:
     remedies = (
         changes.wider(seen.result, seen.pool_of(group)),
         changes.without_prompts(
-            int(limit), f"without the {count} prompts above {limit:.0f} tokens"
+            int(limit), f"without the {counted(count, 'prompt')} above {limit:.0f} tokens"
         ),
     )
     evidence = (
@@ -393,6 +397,11 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
             host,
         ),
         (
+            {"prepare_ns": 0, "prepare_sequence_ns": 0},
+            "steps that the host prepares in no time (prepare_ns and prepare_sequence_ns 0)",
+            host,
+        ),
+        (
             {"kv_read_ns": 0, "kv_descriptor_ns": 0},
             "reads of KV that take the host no time (kv_read_ns and kv_descriptor_ns 0)",
             host if _reads_kv(seen, group) else 0.0,
@@ -405,13 +414,20 @@ def _host_overhead(seen: Seen) -> Iterator[Candidate]:
     remedies = tuple(
         changes.instance_keys(seen.result, everywhere, keys, text)
         for keys, text, part in options
-        if part >= MOVED
+        if part >= MOVED and _changes_a_group(seen, keys)
     )
     evidence = (
         f"devices idle between steps for {host:.0%} of the time of the slowest requests, kernel "
         f"launches lengthen steps by {launching:.0%}, and the API server takes {api:.0%}"
     )
     yield Candidate("host overhead", group, "host", share, evidence, remedies)
+
+
+def _changes_a_group(seen: Seen, keys: Mapping[str, Any]) -> bool:
+    """Whether the engine of any group has other values than these keys."""
+    engines = [one.engine for one in seen.result._prepared.lowered.groups]
+    fields = {OTHER_NAMES.get(key, key): value for key, value in keys.items()}
+    return any(getattr(one, name) != value for one in engines for name, value in fields.items())
 
 
 def _reads_kv(seen: Seen, group: int) -> bool:

@@ -205,20 +205,26 @@ def faster_links(factor: float, text: str) -> Change:
     def edit(fields: Fields) -> None:
         fields["link_bw"] = _scaled(fields["link_bw"], factor)
         fields["link_latency"] = _scaled(fields["link_latency"], 1 / factor)
+        for link in _host_links(fields):
+            _scale(link, "bandwidth_gb_per_s", factor)
+            _scale(link, "latency_ns", 1 / factor)
 
     return Change(text, _edited(edit))
 
 
 def faster_memories(factor: float, text: str) -> Change:
-    """Host memories, the pool, storage and links with `factor` times the bandwidth."""
+    """Host memories, the pool, storage and the links to them with `factor` times the bandwidth."""
 
     def edit(fields: Fields) -> None:
-        fields["link_bw"] = _scaled(fields["link_bw"], factor)
-        places = [*fields.get("nodes", []), fields.get("node", {}), fields]
-        for place in places:
+        alike = [host for host in _hosts(fields) if not host.get("host_link")]
+        if (alike and not fields.get("host_link")) or fields.get("storage"):
+            _scale(fields, "link_bw", factor)
+        for link in _host_links(fields):
+            _scale(link, "bandwidth_gb_per_s", factor)
+        for place in (*_hosts(fields), fields):
             for name in MEMORIES:
-                memory = place.get(name)
-                for key in memory or ():
+                memory: Fields = place.get(name) or {}
+                for key in memory:
                     if key.endswith("bw"):
                         memory[key] = _scaled(memory[key], factor)
 
@@ -287,6 +293,22 @@ def _edited(edit: Callable[[Fields], None]) -> Callable[[RunInputs], RunInputs]:
         return inputs.changed(cluster=Cluster.of(fields, inputs.cluster.name))
 
     return make
+
+
+def _hosts(fields: Fields) -> list[Fields]:
+    """What the file says of each host, or of all hosts of layouts."""
+    return [*fields.get("nodes", []), *([fields.get("node", {})] if "layouts" in fields else [])]
+
+
+def _host_links(fields: Fields) -> list[Fields]:
+    """The links to hosts that the file tells apart from those between devices."""
+    return [one["host_link"] for one in (fields, *_hosts(fields)) if one.get("host_link")]
+
+
+def _scale(fields: Fields, key: str, factor: float) -> None:
+    """Multiplies a number of the file, or each of a list, if it is given."""
+    if fields.get(key) is not None:
+        fields[key] = _scaled(fields[key], factor)
 
 
 def _paths(result: "Result", groups: Sequence[int]) -> list[Path]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmsim.api.why.seen import PARTS
+from llmsim.plurals import counted, grouped, plural
 
 if TYPE_CHECKING:
     from llmsim.api.why.answer import Why
@@ -72,12 +73,17 @@ def _headline(why: "Why") -> Iterator[str]:
     seen = why.seen
     rest = 100 - seen.percentile
     slowest, known = len(seen.cohort), len(seen.known)
+    are = plural(slowest, "is", "are")
     ties = slowest > rest / 100 * known + 1  # many have the percentile itself
     yield (
         f"{title(seen)} is {seen.value_ms:,.1f} ms; "
-        + (f"the slowest are the {slowest}" if ties else f"the slowest {rest:g} % are {slowest}")
-        + f" of {known} requests"
-        + (" that have it or more." if ties else ".")
+        + (
+            f"the slowest {are} the {slowest}"
+            if ties
+            else f"the slowest {rest:g} % {are} {slowest}"
+        )
+        + f" of {counted(known, 'request')}"
+        + (f" that {plural(slowest, 'has', 'have')} it or more." if ties else ".")
     )
 
 
@@ -131,7 +137,7 @@ def _behind(why: "Why") -> Iterator[str]:
     yield "While the slowest waited for their first token, these prompts ran:"
     for one in why.blockers:
         yield (
-            f"  request {why.seen.name(one.row)}: {one.input_tokens:,} tokens, beside "
+            f"  request {why.seen.name(one.row)}: {grouped(one.input_tokens, 'token')}, beside "
             f"{one.delayed} of the slowest"
         )
 
@@ -145,7 +151,8 @@ def _limits(why: "Why") -> Iterator[str]:
     for row in why.limits[:8]:
         yield f"{'group ' + str(row['group']):20}" + "".join(_percent(row[one]) for one in names)
     if len(why.limits) > 8:
-        yield f"{len(why.limits) - 8} more groups (--json lists them)"
+        more = len(why.limits) - 8
+        yield f"{more} more {plural(more, 'group')} (--json lists them)"
 
 
 def _percent(share: float | None) -> str:

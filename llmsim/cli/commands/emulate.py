@@ -12,6 +12,7 @@ import typer
 from llmsim.cli.run.command_line import given_path
 from llmsim.cli.usage import Command
 from llmsim.config.errors import InputError
+from llmsim.plurals import grouped
 
 if TYPE_CHECKING:
     from llmsim.emulation.emulate import Emulated
@@ -194,8 +195,9 @@ def _tell(
 def _print(title: str, manifest: Mapping[str, Any], figures: Mapping[str, Any], asked: int) -> None:
     speed = manifest["virtual_s"] / manifest["wall_s"] if manifest["wall_s"] else 0.0
     print(
-        f"Served:    {figures['completed']:,} of {asked:,} requests in {manifest['virtual_s']:.1f} "
-        f"virtual s by {title} {manifest['engine_version']}, {manifest['steps']:,} steps"
+        f"Served:    {figures['completed']:,} of {grouped(asked, 'request')} in "
+        f"{manifest['virtual_s']:.1f} virtual s by {title} {manifest['engine_version']}, "
+        f"{grouped(manifest['steps'], 'step')}"
     )
     for label, name in (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el")):
         if f"mean_{name}_ms" in figures:

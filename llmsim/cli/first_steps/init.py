@@ -111,7 +111,7 @@ def command(
     from llmsim.api.cluster import Cluster
     from llmsim.api.commented import commented
     from llmsim.config.cluster_file.yaml_text import is_yaml
-    from llmsim.export.files import atomic_writer, check_writable
+    from llmsim.export.files import CLUSTER_ENDINGS, atomic_writer, check_ending, check_writable
 
     roles = {"prefill": prefill, "decode": decode, "attention": attention, "ffn": ffn}
     own_tp = {"prefill": prefill_tp, "decode": decode_tp}
@@ -140,6 +140,7 @@ def command(
     own = [f"--{name}-tp" for name, size in own_tp.items() if size is not None]
     _check_that_it_fits(cluster, " or ".join(own or ["--tp"]))
     text = commented(cluster, yaml=is_yaml(path.name))
+    check_ending("--output", path, CLUSTER_ENDINGS)
     check_writable(path)
     with atomic_writer(path) as stream:
         stream.write(text)

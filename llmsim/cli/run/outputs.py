@@ -28,11 +28,21 @@ hundred MB.
 """
 
 
+CSV_ENDINGS = (".csv", ".txt")
+"""Of names of tables in CSV."""
+OTHER_FORMATS = "; --run-dir writes Parquet and JSON, and llmsim export other formats"
+
+
 def check_outputs(options: "RunOptions") -> None:
     """Raises InputError, before any work, where an output cannot be written or would replace an
     input.
     """
-    from llmsim.export.files import check_writable, check_writable_folder, keep_inputs
+    from llmsim.export.files import (
+        check_ending,
+        check_writable,
+        check_writable_folder,
+        keep_inputs,
+    )
 
     outputs = (
         ("--output", options.output),
@@ -43,6 +53,8 @@ def check_outputs(options: "RunOptions") -> None:
         if path is not None:
             keep_inputs(option, path, _inputs(options))
             check_writable(path)
+    if options.output is not None:
+        check_ending("--output", options.output, CSV_ENDINGS, OTHER_FORMATS)
     if options.output is not None and options.output == options.timeline:
         raise InputError(f"--output and --timeline are both {options.output}; name two files")
     if options.timeline is not None:

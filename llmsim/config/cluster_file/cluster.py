@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmsim.config.cluster_file.devices import CxlMemory, Host, Storage
+from llmsim.config.cluster_file.devices import CxlMemory, Host, HostLink, Storage
 from llmsim.config.cluster_file.dialect import check_expert_ranks
 from llmsim.config.cluster_file.instance import Instance, Placement
 from llmsim.config.cluster_file.json_positions import Location
@@ -139,6 +139,9 @@ class Cluster(Section):
         description=(
             "Latency of a link; a list gives one value per network dimension, innermost first."
         ),
+    )
+    host_link: HostLink | None = Field(
+        default=None, description="Link between devices and hosts of nodes that give none."
     )
     nodes: tuple[Node, ...] = Field(
         default=(), min_length=1, max_length=1 << 16, strict=False, description="The hosts."

@@ -112,6 +112,22 @@ class Storage(Section):
     )
 
 
+class HostLink(Section):
+    """The link between devices and their host, such as PCIe beside NVLink; both directions at
+    once.
+    """
+
+    bandwidth_gb_per_s: BandwidthGbPerS = Field(description="Bandwidth in each direction.")
+    latency_ns: TimeNs | None = Field(
+        default=None, description="Latency; the second number of link_latency if not given."
+    )
+    devices_per_link: PositiveCount = Field(
+        default=1,
+        description="Devices behind one link, such as those of a PCIe switch, in the order of the "
+        "node's devices.",
+    )
+
+
 class NpuPower(Section):
     """Power of one accelerator in its three states."""
 
@@ -257,6 +273,11 @@ class Host(Section):
     cpu_mem: CpuMemory | None = Field(default=None, description="Host memory.")
     storage: Storage | None = Field(
         default=None, description="The node's own storage, on its switch."
+    )
+    host_link: HostLink | None = Field(
+        default=None,
+        description="Link between devices and the host: KV, weights and activations below the "
+        "devices take it; the cluster's if not given, else the second number of link_bw.",
     )
     cpu: Processors | None = Field(
         default=None,

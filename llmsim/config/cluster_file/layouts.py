@@ -83,8 +83,10 @@ class Reconfiguration(Section):
         description="Whether KV moves to the instance that takes a request, is computed again "
         "there, or requests begin anew.",
     )
-    host_gb_per_s: BandwidthGbPerS = Field(
-        default=50.0, description="How fast each device loads weights from its host."
+    host_gb_per_s: BandwidthGbPerS | None = Field(
+        default=None,
+        description="How fast each device loads weights from its host; its part of the host_link "
+        "if not given, and 50 without one.",
     )
     process_s: TimeS = Field(
         default=0.0, description="Restart of processes and capture of CUDA graphs."

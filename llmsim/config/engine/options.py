@@ -215,22 +215,22 @@ class EngineOptions(Section):
     max_loras: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the LoRA adapters of a step (adapter of the trace); no limit if not "
-        "given (vllm-0.33).",
+        "given (vLLM from 0.24 on).",
     )
     max_lora_rank: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Sets the rank that each of the max_loras slots of adapters has room for; 16 "
-        "if not given (vllm-0.33).",
+        "if not given (vLLM from 0.24 on).",
     )
     max_cpu_loras: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Keeps so many LoRA adapters in host memory, at least max_loras; max_loras if "
-        "not given (vllm-0.33).",
+        "not given (vLLM from 0.24 on).",
     )
     fully_sharded_loras: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
         description="Cuts both matrices of each LoRA slot over the tensor-parallel ranks "
-        "(vllm-0.33).",
+        "(vLLM from 0.24 on).",
     )
     kv_load_failure_policy: Annotated[
         Annotated[str, _one_of(KV_LOAD_FAILURE_POLICIES)] | None, OnCommandLine(str)
@@ -249,7 +249,7 @@ class EngineOptions(Section):
     kv_offloading_size: Annotated[SizeGib | None, OnCommandLine(float)] = Field(
         default=None,
         description="Keeps KV of prompts in so many GiB of host memory for all ranks of an engine, "
-        "by the rules of vLLM's OffloadingConnector (vllm-0.33; docs/explanation/kv_tiers.md).",
+        "by the rules of vLLM's OffloadingConnector (from 0.31 on; docs/explanation/kv_tiers.md).",
     )
     kv_offloading_blocks_per_chunk: Annotated[
         Annotated[int, Field(ge=1, le=1 << 12)] | None, OnCommandLine(int)
@@ -285,16 +285,16 @@ class EngineOptions(Section):
     max_num_encoder_input_tokens: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens of images and other inputs that a step encodes "
-        "(encoder_inputs of the trace); max_num_batched_tokens if not given (vllm-0.33).",
+        "(encoder_inputs of the trace); max_num_batched_tokens if not given (vLLM from 0.24 on).",
     )
     encoder_cache_size: Annotated[PositiveCount | None, OnCommandLine(int)] = Field(
         default=None,
         description="Limits the tokens of encoder outputs that are kept; max_num_batched_tokens if "
-        "not given (vllm-0.33).",
+        "not given (vLLM from 0.24 on).",
     )
     disable_chunked_mm_input: Annotated[bool | None, OnCommandLine(bool)] = Field(
         default=None,
-        description="Lets no step compute a part of an image alone (vllm-0.33).",
+        description="Lets no step compute a part of an image alone (vLLM from 0.24 on).",
     )
     speculative_config: Annotated[SpeculativeConfig | None, OnCommandLine(str)] = Field(
         default=None,

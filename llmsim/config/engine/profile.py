@@ -319,9 +319,15 @@ class BalancerRules(Struct, frozen=True):
     hears_dense_engines: bool = True
     """Engines of a dense model tell the coordinator their loads; else it reports zeros."""
     quiet_ns: int = 0
-    """What the coordinator waits at least behind a message about engines of a dense model."""
+    """What the coordinator waits at least behind a message about engines of a dense model; for
+    ranks in lock-step it is 50 ms in every release.
+    """
     hears_of_first_requests: bool = False
-    """An API server tells the coordinator of its first request behind each report."""
+    """An API server tells the coordinator of its first request behind each report, or, for ranks in
+    lock-step, of the one with which a wave begins.
+    """
+    hears_of_first_iterations: bool = True
+    """The first rank in lock-step tells the coordinator of its first iteration of a wave."""
 
 
 class FrontendCosts(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The schedulers by name: which defaults each brings, and which options mean nothing to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmsim.config.engine.options import (
@@ -228,14 +228,19 @@ def _check_installed(
         )
 
 
-_ASKED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "enable_chunked_prefill": ("enable_chunked_prefill", bool),
-    "no_enable_chunked_prefill": ("enable_chunked_prefill", lambda value: not value),
-    "enable_prefix_caching": ("enable_prefix_caching", bool),
-    "watermark": ("watermark", bool),
-    "queue_order": ("scheduling_policy", lambda value: value != "fcfs"),
-}
-"""Features that an option asks for: the option, and the values that do."""
+_ASKED: Sequence[tuple[str, str, Callable[[Any], bool]]] = (
+    ("enable_chunked_prefill", "enable_chunked_prefill", bool),
+    ("no_enable_chunked_prefill", "enable_chunked_prefill", lambda value: not value),
+    ("enable_prefix_caching", "enable_prefix_caching", bool),
+    ("watermark", "watermark", bool),
+    ("queue_order", "scheduling_policy", lambda value: value != "fcfs"),
+    # A scheduler that takes no ranking of running requests has one of its own.
+    ("ranked_running", "kv_load_failure_rate", bool),
+    ("ranked_running", "kv_offloading_size", bool),
+)
+"""Features that an option asks for, or that a scheduler would need to let it be decided: the
+feature, the option, and the values that do.
+"""
 
 
 def _check_queue(values: Mapping[str, Any], refuse: Refuse) -> None:
@@ -384,12 +389,12 @@ def _check_offloading(
 def _check_other(
     name: str, values: Mapping[str, Any], positions: Mapping[str, Position], refuse: Refuse
 ) -> None:
-    for feature, (option, asks) in _ASKED.items():
-        reason = KINDS[name].lacks.get(feature)
-        if reason is not None and option in positions and asks(values[option]):
-            raise refuse(option, f"does not go with the scheduler {name}: {reason}; remove it")
     runs_ahead = "async_scheduling" not in KINDS[name].lacks  # on vLLM's core, with all its limits
     only_vllm = set() if runs_ahead else _ONLY_VLLM - (_DRAFTS - KINDS[name].lacks.keys())
     for option in sorted(only_vllm):
         if option in positions and values[option] not in _OFF:
             raise refuse(option, f"is an option of the scheduler {VLLM}, not of {name}; remove it")
+    for feature, option, asks in _ASKED:
+        reason = KINDS[name].lacks.get(feature)
+        if reason is not None and option in positions and asks(values[option]):
+            raise refuse(option, f"does not go with the scheduler {name}: {reason}; remove it")

@@ -1,6 +1,4 @@
-"""Rules of vLLM's schedule in which releases differ; engine profiles name those that hold, and
-0.24 has none.
-"""
+"""Rules of vLLM's schedule in which releases differ; engine profiles name those that hold."""
 
 from collections.abc import Sequence
 
@@ -47,7 +45,20 @@ VERSION_RULES = {
     "counts_running_loras": "Adapters of all running requests take slots of `max_loras`, also of "
     "requests that a step passes over.",
     "encodes_inputs": "A step ends in front of an image or another input of an encoder that its "
-    "budget or its cache has no room for; earlier releases were not compared, and count tokens.",
+    "budget or its cache has no room for; releases before 0.24 were not compared, and count "
+    "tokens.",
+    "encodes_ahead": "A step also encodes an input of which its drafter alone reads tokens.",
+    "holds_repeated": "A request that has an input several times holds its output until it needs "
+    "none of them; earlier, until the first one is computed.",
+    "counts_repeated": "With disable_chunked_mm_input also an input whose output is there is kept "
+    "whole, and a request holds all of its inputs that equal one of the step.",
+    "keeps_first_whole": "With disable_chunked_mm_input also a step that begins with an input "
+    "keeps it whole.",
+    "frees_at_once": "An output of the encoder is let go when the tokens of its input are "
+    "computed, and a step ends right in front of an input without room; earlier, both leave the "
+    "tokens that a drafter reads ahead.",
+    "passes_over_cut": "Who could start with no token, since the encoder or a drafter lacks room "
+    "for one, is passed over; earlier, nobody behind it starts in that step.",
     "pads_hits": "Also a cached prompt that starts alone takes a whole verification.",
     "pads_within_context": "Nobody takes a whole verification where the context ends before the "
     "token sampled after it; 0.28 lets such a request wait.",
@@ -67,7 +78,7 @@ VERSION_RULES = {
 """Names of rules of the schedule in which releases differ -> what they say."""
 
 
-def set_rules(native: "_native.VersionRules", rules: Sequence[str]) -> None:
+def set_rules(native: "_native.VersionRules | _native.EncoderRules", rules: Sequence[str]) -> None:
     """Switches on what the scheduler decides otherwise than that of vLLM 0.24."""
     for name in rules:
         if hasattr(native, name):

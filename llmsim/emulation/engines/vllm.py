@@ -147,15 +147,16 @@ class Vllm:
         return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
     def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
-        """How often ranks in lock-step agree; NotYetError for a release that does not run what an
-        instance has as the simulation does.
+        """How often ranks in lock-step agree, and the endpoint of `TokensWithImages`; NotYetError
+        for a release that does not run what an instance has as the simulation does.
         """
         engine = stages[0].servers[0]
         for server in (one for stage in stages for one in stage.servers):
             _check_release(version, server)
+        words = _endpoint_options(version, engine)
         if engine.lockstep is None:
-            return []
-        return _sync_options(version, engine.lockstep.sync_interval)
+            return words
+        return words + _sync_options(version, engine.lockstep.sync_interval)
 
     def endpoint(self, server: EngineServer) -> Endpoint:
         """OpenAI's, which knows no lengths of encoder inputs."""
@@ -224,6 +225,12 @@ def _check_release(version: str, server: EngineServer) -> None:
         )
 
 
+def _endpoint_options(version: str, server: EngineServer) -> list[str]:
+    """Releases before 0.30 always have the endpoint for token ids."""
+    release = tuple(int(part) for part in version.split(".")[:2])
+    return ["--enable-scale-out"] if server.encoder is not None and release >= (0, 30) else []
+
+
 def _sync_options(version: str, interval: int) -> list[str]:
     """How many rounds lie between two agreements; InputError for a number that is not the one of a
     release without an option for it.
@@ -268,7 +275,6 @@ def _options(engine: EngineServer, model: str) -> list[str]:
         words += ["--kv-transfer-config", json.dumps(_transfer_config(engine.connector))]
     options = engine_options(group.engine, group.scheduler)
     words += _adapter_words(engine, model)
-    words += ["--enable-scale-out"] if engine.encoder is not None else []  # `TokensWithImages`
     speculative = options.pop("speculative", None)
     if speculative is not None:
         drafter = {} if speculative["method"] == "ngram" else {"model": model}

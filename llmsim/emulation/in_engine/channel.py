@@ -87,6 +87,10 @@ class Channel:
         """A report of its load is on its way to the coordinator."""
         self._said(["reported"])
 
+    def ended(self, messages: int) -> None:
+        """So many messages are on their way to the balancer that requests have ended."""
+        self._said(["ended", messages])
+
     def empty_step(self) -> None:
         """The workers are called without a batch."""
         self._said(["empty step"])
@@ -195,6 +199,12 @@ class Channel:
             message += [waits, encodes]
         end_ps, tokens, looks_ps = self._asked(message)
         return end_ps, tokens, looks_ps
+
+    def drops(self, held: dict[str, int]) -> None:
+        """These requests start again with the next step, with so many tokens; the engine drops
+        what steps in flight give them.
+        """
+        self._said(["drops", held])
 
     def drafts(self) -> list[int]:
         """How many drafts each item of the last step gets at its end."""

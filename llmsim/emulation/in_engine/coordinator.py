@@ -1,18 +1,22 @@
 """Gives vLLM's coordinator of data-parallel engines the virtual clock, and counts its reports.
 
-Its timers are waits of the Timekeeper. One report is on its way until the API server has it.
+Its timers are waits of the Timekeeper. What it reports is on its way until the API server has it.
 """
 
 import json
 import os
 import socket
 import types
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 
 _PS_PER_MS = 10**9
 _MS_PER_S = 1000
+PUBLISHES, KNOWN = "publishes", "known"
+"""What the coordinator hears when it tells API servers something at once: it may, and they know."""
 
 
 class WholeMilliseconds(types.ModuleType):
@@ -58,6 +62,8 @@ class Poller:
         self._heard = 0
         """Messages of engine cores and API servers since the last wait."""
         self._waves = Waves() if waves is None else waves
+        self._reports = False
+        """It is about to report, of which the Timekeeper knows."""
 
     def register(self, one: Any, flags: int) -> None:
         """vLLM registers what comes from API servers first, and from engine cores last."""
@@ -79,11 +85,30 @@ class Poller:
                 servers, cores = self._sockets[0], self._sockets[-1]
                 self._heard = sum(one is servers or one is cores for one, _ in sockets)
                 return sockets
-            line = self._answers.readline()
-            if not line:
-                raise KeyboardInterrupt  # llmsim emulate has ended, and so does the coordinator
-            if json.loads(line) == self._waits:
+            if self._hears() == self._waits:
+                self._reports = True
                 return []
+
+    def publish(self, send: Callable[[], Any]) -> Any:
+        """Sends API servers something: a report, or at once that a wave has begun or ended, which
+        they know before anything else happens.
+        """
+        if self._channel is None or self._reports:
+            self._reports = False
+            return send()
+        self._say(["publishes"])
+        while self._hears() != PUBLISHES:
+            pass
+        sent = send()
+        while self._hears() != KNOWN:
+            pass
+        return sent
+
+    def _hears(self) -> Any:
+        line = self._answers.readline()
+        if not line:
+            raise KeyboardInterrupt  # llmsim emulate has ended, and so does the coordinator
+        return json.loads(line)
 
     def _join(self) -> None:
         self._channel = socket.socket(socket.AF_UNIX)
@@ -110,12 +135,30 @@ class _Zmq(types.ModuleType):
         import zmq
 
         self._real, self._path, self._clock, self._waves = zmq, path, clock, waves
+        self._poller: Poller | None = None
+        self._has_publisher = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def Poller(self) -> Poller:
-        return Poller(self._path, self._clock, self._real, self._waves)
+        self._poller = Poller(self._path, self._clock, self._real, self._waves)
+        return self._poller
+
+    def publisher(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes sockets; the first one is that to the API servers."""
+
+        def make_socket(*args: Any, **options: Any) -> Any:
+            one = make(*args, **options)
+            if not self._has_publisher:
+                self._has_publisher, send = True, one.send
+                one.send = lambda message: self._publish(partial(send, message))
+            return one
+
+        return make_socket
+
+    def _publish(self, send: Callable[[], Any]) -> Any:
+        return send() if self._poller is None else self._poller.publish(send)
 
 
 def hook_coordinator(path: str, clock: ClockPage) -> None:
@@ -124,7 +167,8 @@ def hook_coordinator(path: str, clock: ClockPage) -> None:
 
     waves = Waves()
     coordinator.time = WholeMilliseconds(clock)
-    coordinator.zmq = _Zmq(path, clock, waves)
+    coordinator.zmq = zmq = _Zmq(path, clock, waves)
+    coordinator.make_zmq_socket = zmq.publisher(coordinator.make_zmq_socket)
     send = coordinator.DPCoordinatorProc._send_start_wave
 
     def send_start_wave(*args: Any) -> None:
@@ -159,27 +203,42 @@ class ToTimekeeper:
 
 
 def hook_balancer(path: str) -> None:
-    """Tells the Timekeeper what an API server and the coordinator say to each other."""
-    from vllm.v1.engine.core_client import DPAsyncMPClient
+    """Tells the Timekeeper what an API server hears of the coordinator and the engines, and says to
+    the coordinator.
+    """
+    from vllm.v1.engine.core_client import DPAsyncMPClient, DPLBAsyncMPClient
 
     timekeeper = ToTimekeeper(path)
-    _hook_loads(DPAsyncMPClient, timekeeper)
+    _hook_ends(DPLBAsyncMPClient, timekeeper)
+    _hook_reports(DPAsyncMPClient, timekeeper)
     _hook_first_requests(DPAsyncMPClient, timekeeper)
 
 
-def _hook_loads(client: Any, timekeeper: ToTimekeeper) -> None:
-    """The API server knows the load of its engines."""
+def _hook_reports(client: Any, timekeeper: ToTimekeeper) -> None:
+    """The API server knows what the coordinator has told it: each message names the wave."""
 
-    def loads(self: Any) -> Any:
-        return self.__dict__["lb_engines"]
+    def wave(self: Any) -> Any:
+        return self.__dict__["current_wave"]
 
-    def set_loads(self: Any, value: Any) -> None:
-        is_first = "lb_engines" not in self.__dict__
-        self.__dict__["lb_engines"] = value
+    def set_wave(self: Any, value: Any) -> None:
+        is_first = "current_wave" not in self.__dict__
+        self.__dict__["current_wave"] = value
         if not is_first:
             timekeeper.says("knows")
 
-    client.lb_engines = property(loads, set_loads)
+    client.current_wave = property(wave, set_wave)
+
+
+def _hook_ends(client: Any, timekeeper: ToTimekeeper) -> None:
+    """The API server counts the requests of each engine, which say what has ended."""
+    process = client.process_engine_outputs
+
+    async def process_engine_outputs(self: Any, outputs: Any) -> None:
+        await process(self, outputs)
+        if outputs.finished_requests:
+            timekeeper.says("knows ends")
+
+    client.process_engine_outputs = staticmethod(process_engine_outputs)
 
 
 def _hook_first_requests(client: Any, timekeeper: ToTimekeeper) -> None:

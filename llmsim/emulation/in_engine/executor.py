@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
-from llmsim.emulation.in_engine.kv_workers import Handover, KvWorkers, NoKv
+from llmsim.emulation.in_engine.kv_workers import KvWorkers, NoKv, Reads, WritesChunks
 from llmsim.emulation.in_engine.plugin import settings
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.conformance.connectors import HANDOVER
@@ -74,9 +74,9 @@ class VirtualExecutor(NoWorkers):
         if connector is None:
             return NoKv()
         if connector["kind"] == HANDOVER:
-            return Handover(
-                self._channel, calls, keeps_finished=connector["extra"]["keeps_finished"]
-            )
+            said = connector["extra"]
+            kind = WritesChunks if said["writes"] == "chunks" else Reads
+            return kind(self._channel, calls, keeps_finished=said["keeps_finished"])
         from llmsim.emulation.in_engine.offloading import OffloadingWorkers  # of 0.33
 
         workers = self.vllm_config.parallel_config.world_size
@@ -120,6 +120,7 @@ class VirtualExecutor(NoWorkers):
         places = {name: place for place, name in enumerate(names)}
 
         def output() -> Any:
+            self._kv.computed({name: before + count for name, count, before, *_ in items})
             return ModelRunnerOutput(
                 req_ids=names,
                 req_id_to_index=places,

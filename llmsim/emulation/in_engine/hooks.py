@@ -158,6 +158,9 @@ def _hook_outputs(process: Any) -> None:
                 ]
                 if answers and channel is not None:
                     channel.produced(answers)
+                ended = sum(bool(each.finished_requests) for each in (outputs or {}).values())
+                if ended and channel is not None:
+                    channel.ended(ended)
                 return outputs, executed
 
             self.step_fn = counted

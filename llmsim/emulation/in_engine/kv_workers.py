@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from vllm.v1.outputs import KVConnectorOutput
 
-from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.channel import Channel, row_of
 
 
 class KvWorkers(Protocol):
@@ -12,6 +12,10 @@ class KvWorkers(Protocol):
 
     def begin(self, scheduler_output: Any) -> None:
         """They are called; returns when the step may begin."""
+        ...
+
+    def computed(self, known: dict[str, int]) -> None:
+        """A step has ended, with which so many leading tokens of these requests are known."""
         ...
 
     def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
@@ -25,12 +29,15 @@ class NoKv:
     def begin(self, scheduler_output: Any) -> None:
         """Nothing is to be done."""
 
+    def computed(self, known: dict[str, int]) -> None:
+        """Nothing is written."""
+
     def moved(self, until_ps: int | None) -> None:
         """Nothing moves."""
 
 
-class Handover:
-    """KV goes from one server to another."""
+class Reads:
+    """KV goes from one server to another, which reads it."""
 
     def __init__(self, channel: Channel, calls: int, *, keeps_finished: bool) -> None:
         """`calls`: with how many more calls the scheduler may hear of what was found without a
@@ -40,8 +47,14 @@ class Handover:
 
     def begin(self, scheduler_output: Any) -> None:
         """The KV of whoever runs may be read later."""
+        held = scheduler_output.kv_connector_metadata.held
+        if held:
+            self._channel.drops(held)
         if self._keeps_finished:
             self._channel.knows(scheduler_output.num_scheduled_tokens)
+
+    def computed(self, known: dict[str, int]) -> None:
+        """Nothing is written."""
 
     def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
         """Requests whose KV has moved."""
@@ -51,3 +64,12 @@ class Handover:
         if self._keeps_finished:
             return KVConnectorOutput(finished_sending=names)
         return KVConnectorOutput(finished_recving=names)
+
+
+class WritesChunks(Reads):
+    """Each chunk of a prompt is written into the other server's memory when its step has ended."""
+
+    def computed(self, known: dict[str, int]) -> None:
+        """Its whole pages go; the end of a prompt goes with its request."""
+        for name, tokens in known.items():
+            self._channel.sent(row_of(name), tokens, "")

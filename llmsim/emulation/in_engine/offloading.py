@@ -27,6 +27,9 @@ class OffloadingWorkers:
         waits = bool(asked.loads_in_step or asked.flushed)
         self._channel.copies(_message(asked), runs=runs, waits=waits)
 
+    def computed(self, known: dict[str, int]) -> None:
+        """Nothing is written to others."""
+
     def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
         """Copies that have ended."""
         jobs = self._channel.arrived(self._calls, until_ps)

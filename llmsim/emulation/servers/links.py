@@ -142,6 +142,40 @@ class PushLinks(Links):
         self._transfers.sends(row, known, now_ps)
 
 
+class WrittenLinks(PushLinks):
+    """Moves KV that prefill groups write into decode groups when these have reserved memory, of
+    which the proxy hears.
+    """
+
+    def __init__(
+        self, lowered: LoweredDeployment, prompts: Prompts, tells: Callable[[int], None]
+    ) -> None:
+        """`tells`: called with a row whose prompt may be computed."""
+        super().__init__(lowered, prompts)
+        self._tells = tells
+        self._pages = {
+            one.info.index: one.scheduler.kv.block_size
+            for one in lowered.groups
+            if one.scheduler is not None
+        }
+
+    def landed(self, now_ps: int) -> list[tuple[int, Any]]:
+        """The requests whose KV has landed by now, for each engine core that is to hear of it."""
+        self._take_place(now_ps)
+        whole = self._transfers.advance(now_ps)
+        for row in self._transfers.take_told():
+            self._tells(row)
+        return [(core, row) for row in whole for core in self._cores.pop(row)]
+
+    def _send(self, row: int, tokens: int, now_ps: int, *, is_last: bool) -> None:
+        """So many leading tokens of a prompt are computed, of which whole pages go, or its end."""
+        prompt, page = self._prompts.tokens(row), self._pages[self._cores[row][_PREFILL]]
+        to = prompt if is_last else tokens // page * page
+        if is_last or (tokens < prompt and to > self._known[row]):
+            self._transfers.sends(row, to, now_ps)
+            self._known[row] = to
+
+
 class _Does(IntEnum):
     """What engine cores do at one time, in this order."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from llmsim import _native
@@ -20,7 +21,7 @@ from llmsim.scheduling.conformance.connectors import (
     offloading_options,
 )
 
-_BALANCER = RouterSpec("VLLM_DP", "VLLM_DP")
+_BALANCER = "VLLM_DP"
 _ROUTERS = ("--request-routing-policy", "--decode-routing-policy")
 """The options of the routers of prompts and of answers."""
 _ROLES = (_native.Role.PREFILL, _native.Role.DECODE, _native.Role.BOTH)
@@ -33,10 +34,14 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
+    balances: bool = False
+    """Its own balancer chooses the rank of a request in lock-step; else requests name it."""
     adapters: tuple[str, ...] = ()
     """The LoRA adapters that it serves, in the order of their numbers; none: it has no slots."""
     largest_image: int = 0
     """Tokens of the largest encoder input; 0: nobody has any."""
+    writes: str = ""
+    """What its KV is written with: the ends of "prompts" or of "chunks"; empty: others read it."""
 
     @property
     def first(self) -> LoweredGroup:
@@ -75,6 +80,7 @@ class EngineServer:
             "remote": role == _native.Role.DECODE,
             "keeps_finished": role == _native.Role.PREFILL,
             "all_but_last": bool(config.prefill_all_but_last_token),
+            "writes": self.writes if role == _native.Role.PREFILL else "",
         }
         return {"kind": HANDOVER, "extra": extra}
 
@@ -130,9 +136,25 @@ def _serving(stage: EngineStage, adapters: tuple[str, ...], largest_image: int) 
     return replace(stage, servers=tuple(servers))
 
 
-def pushes_kv(lowered: LoweredDeployment) -> bool:
-    """Whether prefill instances push KV, so that both sides get a request at once."""
-    return lowered.kv_transfers is not None and lowered.kv_transfers.push
+class Handover(Enum):
+    """How KV comes from the servers that compute prompts to those that answer."""
+
+    PULLED = "pulled"
+    """The second server gets a request behind the first one, and reads."""
+    WRITTEN = "written"
+    """Both are chosen at once. The second server reserves memory, the first one is told, and writes
+    into it (vLLM).
+    """
+    BOOTSTRAPPED = "bootstrapped"
+    """The same, but both servers have the request at once, and tell each other (SGLang)."""
+
+
+def handover_of(lowered: LoweredDeployment) -> Handover:
+    """How KV moves between the servers of these instances."""
+    if lowered.kv_transfers is None or not lowered.kv_transfers.push:
+        return Handover.PULLED
+    are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
+    return Handover.BOOTSTRAPPED if are_sglangs else Handover.WRITTEN
 
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
@@ -150,7 +172,11 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
             "weights or attention in host memory",
             "leave offloading of weights and operators out",
         ),
-        (tiers, "KV tiers (--prefix-storage)", "leave --prefix-storage out"),
+        (
+            tiers,
+            "KV tiers (--prefix-storage), which follow no engine's rules",
+            "give --kv-offloading-size, by which vLLM itself keeps KV in host memory, in its place",
+        ),
     ):
         _refuse_alone(is_so, what, remedy)
     for group in lowered.groups:
@@ -174,11 +200,6 @@ def _check_speculation(group: LoweredGroup) -> None:
             "speculative_config on pipeline stages without asynchronous scheduling",
             "add --async-scheduling",
         ),
-        (
-            group.native.role != _native.Role.BOTH and group.engine.scheduler != SGLANG,
-            "speculative_config of instances with a pd_type",
-            "remove one of them",
-        ),
     ):
         _refuse_alone(is_so, what, remedy)
 
@@ -195,10 +216,9 @@ def _check_endpoint(groups: Sequence[LoweredGroup]) -> None:
 def _check_ranks(prepared: Prepared) -> None:
     """Groups beside each other are ranks of one server, whose balancer chooses among them."""
     groups, router = prepared.lowered.groups, prepared.simulation.router
-    is_balancer = router.name == _BALANCER.name and not router.options
     _check_several(prepared)
     for is_so, what in (
-        (not is_balancer, f"several instances behind the router {router.text}"),
+        (not _is_balancer(router), f"several instances behind the router {router.text}"),
         (any(_engine(one) != _engine(groups[0]) for one in groups), "instances that differ"),
     ):
         _refuse(is_so, what)
@@ -235,8 +255,11 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
     _check_endpoint(groups)
     if by_role:
         return _prefill_and_decode(prepared)
+    server = EngineServer(groups, ranks)
+    if _is_balancer(router) and not are_sglangs:
+        return (EngineStage((replace(server, balances=True),)),)
     _check_choice(_ROUTERS[0], router)
-    return (EngineStage((EngineServer(groups, ranks),), router.name),)
+    return (EngineStage((server,), router.name),)
 
 
 def _check_several(prepared: Prepared) -> None:
@@ -269,10 +292,18 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
     return tuple(map(_stage, _ROUTERS, routers, servers))
 
 
+def _writes(lowered: LoweredDeployment) -> str:
+    """`EngineServer.writes` of all servers."""
+    if handover_of(lowered) is not Handover.WRITTEN:
+        return ""
+    return "chunks" if lowered.kv_transfers.chunked else "prompts"  # type: ignore[union-attr]
+
+
 def _servers_of(
     lowered: LoweredDeployment, groups: Sequence[LoweredGroup]
 ) -> tuple[EngineServer, ...]:
     """In the order of their first groups."""
+    writes = _writes(lowered)
     ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
     others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
     servers = []
@@ -281,7 +312,7 @@ def _servers_of(
         if ranks is not None:
             servers.append(EngineServer(tuple(lowered.groups[one] for one in ranks.groups), ranks))
         elif group.info.index not in others:
-            servers.append(EngineServer((group,)))
+            servers.append(EngineServer((group,), writes=writes))
     return tuple(servers)
 
 
@@ -298,20 +329,20 @@ def _check_hand_over(lowered: LoweredDeployment) -> None:
     """NotYetError for KV that moves otherwise than between the engine's servers."""
     assert lowered.kv_transfers is not None, "groups with roles hand KV over"
     are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
-    check = _check_push if are_sglangs else _check_pull
+    check = _check_sglangs_push if are_sglangs else _check_layers
     check(lowered.kv_transfers)
 
 
-def _check_pull(transfers: "_native.KvTransferConfig") -> None:
-    """As between vLLM's servers."""
+def _check_layers(transfers: "_native.KvTransferConfig") -> None:
+    """Between vLLM's servers, KV moves with the ends of steps."""
     _refuse_alone(
-        transfers.push,
-        "KV that is pushed (--kv-transfer-mode push, --kv-transfer layerwise)",
-        "add --kv-transfer whole --kv-transfer-mode pull",
+        transfers.layerwise,
+        "KV that moves within a step (--kv-transfer layerwise)",
+        "add --kv-transfer whole or chunked",
     )
 
 
-def _check_push(transfers: "_native.KvTransferConfig") -> None:
+def _check_sglangs_push(transfers: "_native.KvTransferConfig") -> None:
     """As between SGLang's servers."""
     for is_so, what in (
         (not transfers.push, "KV that SGLang's servers pull (--kv-transfer-mode pull)"),
@@ -329,6 +360,11 @@ def _stage(option: str, router: RouterSpec, servers: Sequence[EngineServer]) -> 
         _refuse(len(contexts) > 1, "instances of one role with different context lengths")
         _check_choice(option, router)
     return EngineStage(tuple(servers), router.name)
+
+
+def _is_balancer(router: RouterSpec) -> bool:
+    """vLLM's own, as its server runs it without options."""
+    return router.name == _BALANCER and not router.options
 
 
 def _check_choice(option: str, router: RouterSpec) -> None:

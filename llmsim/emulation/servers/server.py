@@ -53,7 +53,8 @@ class Server:
         for _ in range(int(READY_S / _LOOK_S)):
             if self.process.poll() is not None:
                 self._check_extra()
-                raise NoProgressError(f"the server ended before it was ready: {self.last_words()}")
+                reason = why_refused(self._said()) or self.last_words()
+                raise NoProgressError(f"the server ended before it was ready: {reason}")
             if await self._answers():
                 return
             await asyncio.sleep(_LOOK_S)
@@ -61,10 +62,13 @@ class Server:
 
     def last_words(self) -> str:
         """The end of what it has said."""
-        return last_words(self.log.read_text(encoding="utf-8", errors="replace"))
+        return last_words(self._said())
+
+    def _said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def _check_extra(self) -> None:
-        said = why_refused(self.log.read_text(encoding="utf-8", errors="replace"))
+        said = why_refused(self._said())
         if self._extra and said:
             raise InputError(
                 f'--engine-args "{shlex.join(self._extra)}": the server refuses the options: '

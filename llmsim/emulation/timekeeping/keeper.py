@@ -15,6 +15,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
+from llmsim.emulation.in_engine.coordinator import KNOWN, PUBLISHES
 from llmsim.emulation.step_counts import Encodes
 from llmsim.emulation.timekeeping.client_processes import ClientProcesses, Messages
 from llmsim.emulation.timekeeping.client_threads import ClientThreads
@@ -47,6 +48,10 @@ class Steps(Waited, Protocol):
         encodes: Encodes | None = None,
     ) -> Begun:
         """The next step (`Channel.step`)."""
+        ...
+
+    def drops(self, held: dict[str, int]) -> None:
+        """What steps in flight give these requests, which hold so many tokens, is dropped."""
         ...
 
     def drafts(self) -> list[int]:
@@ -110,6 +115,8 @@ class Keeper:
         self._clients_wake: asyncio.Future[bool] | None = None
         self._looks: dict[Actor, int] = {}
         """The number of the wait of each coordinator that waits."""
+        self._publishing: Actor | None = None
+        """A coordinator that tells the API server something, and waits until that knows it."""
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
@@ -350,6 +357,9 @@ class Keeper:
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
             return
+        elif kind == "drops":
+            self._steps_of[actor].drops(rest[0])
+            return
         elif kind == "first tokens":
             self._steps_of[actor].first_tokens(rest[0], self.time.now_ps)
         elif kind in ("step", "empty step"):
@@ -357,7 +367,7 @@ class Keeper:
             if actor not in self._ranks_of:
                 return
             self._ranks_of[actor].offered()
-        elif kind in ("reported", "woken", "received", "left", "produced"):
+        elif kind in ("reported", "ended", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
             self._hear_of_time(actor, kind, rest)
@@ -416,6 +426,8 @@ class Keeper:
         match kind:
             case "reported":
                 self.time.reports_under_way += 1
+            case "ended":
+                self.time.ends_under_way += rest[0]
             case "woken":
                 self.time.waves_under_way -= 1
             case "received":
@@ -438,8 +450,13 @@ class Keeper:
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
         """It waits, has heard so many reports of engine cores, and has woken all of them so often
-        (`START_DP_WAVE`).
+        (`START_DP_WAVE`); or it tells the API server something at once.
         """
+        if kind == PUBLISHES:
+            self.time.reports_under_way += 1
+            self._publishing = actor
+            self._answer(actor, PUBLISHES)
+            return
         self._looks[actor], until_ps, heard, waves = rest
         self.time.waits(actor, until_ps)
         self.time.reports_under_way -= heard
@@ -449,15 +466,27 @@ class Keeper:
     def _hear_server(
         self, writer: asyncio.StreamWriter, nobody: None, kind: str, rest: list[Any]
     ) -> None:
-        """An API server tells the coordinator of a request, or knows what that has reported."""
+        """An API server tells the coordinator of a request, knows what that has reported, or which
+        requests have ended.
+        """
         if kind == "tells":
             self.time.reports_under_way += 1
             writer.write(b"null\n")
             return
+        if kind == "knows ends":
+            self.time.ends_under_way -= 1
+        else:
+            self._hear_of_report()
+        self._wake()
+
+    def _hear_of_report(self) -> None:
+        """The API server knows what the coordinator has told it."""
         self.time.reports_under_way -= 1
         if self.time.reports_under_way < 0:
             self.fail(NoProgressError("the coordinator of the engines is not under the clock"))
-        self._wake()
+        if self._publishing is not None:
+            self._answer(self._publishing, KNOWN)
+            self._publishing = None
 
     def _arrived(self) -> None:
         self.time.requests_under_way -= 1

@@ -9,6 +9,8 @@ messages in place of its cool-down, so that nothing depends on how fast the mach
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from llmsim.plurals import grouped
+
 
 class Doing(Enum):
     """What an actor does."""
@@ -57,6 +59,8 @@ class Timekeeper:
         """To the coordinator, of an engine core's load or an API server's request, or from there to
         the API server.
         """
+        self.ends_under_way = 0
+        """Messages of engine cores to the balancer that requests have ended."""
         self.waves_under_way = 0
         """Messages of the coordinator that wake engine cores, which they have not received."""
         self.degraded = ""
@@ -110,8 +114,8 @@ class Timekeeper:
     def _messages_under_way(self) -> bool:
         """Whether somebody has still to hear what was sent at this time."""
         counts = (self.requests_under_way, self.tokens_under_way, self.reports_under_way)
-        # An engine core may say that it has been woken before the coordinator does.
-        return any(counts) or self.waves_under_way != 0
+        # Who gets a message may say so before the one who has sent it: such counts may be negative.
+        return any(counts) or self.waves_under_way != 0 or self.ends_under_way != 0
 
     def _those_who(self, doing: Doing) -> list[Actor]:
         return [actor for actor in self._actors if actor.doing is doing]
@@ -131,14 +135,15 @@ class Timekeeper:
         """Why the clock stands still, for an error."""
         working = [actor.name for actor in self._actors if actor.doing is Doing.WORKS]
         reasons = [f"{name} works" for name in working]
-        for count, what in (
-            (self.requests_under_way, "requests have not reached the engine"),
-            (self.tokens_under_way, "tokens have not reached the clients"),
-            (self.reports_under_way, "reports of load are on their way"),
-            (self.waves_under_way, "engine cores have not heard that a wave begins"),
+        for count, one, several, missing in (
+            (self.requests_under_way, "request has", "requests have", "not reached the engine"),
+            (self.tokens_under_way, "token has", "tokens have", "not reached the clients"),
+            (self.reports_under_way, "report of load is", "reports of load are", "on the way"),
+            (self.ends_under_way, "end of a request is", "ends of requests are", "on the way"),
+            (self.waves_under_way, "engine core has", "engine cores have", "not heard of a wave"),
         ):
             if count:
-                reasons.append(f"{count:,} {what}")
+                reasons.append(f"{grouped(count, one, several)} {missing}")
         return " and ".join(reasons) or "everybody waits for a message"
 
     def _is_due(self, actor: Actor) -> bool:

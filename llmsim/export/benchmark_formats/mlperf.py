@@ -6,6 +6,7 @@ import numpy as np
 
 from llmsim.core import PS_PER_NS
 from llmsim.export.benchmark_formats.tables import RunTables, needs_requests
+from llmsim.plurals import counted, plural
 
 FEWEST_FOR_P99 = 100
 """Requests below which a 99th percentile is the slowest request."""
@@ -63,8 +64,10 @@ def _problems(tables: RunTables) -> list[str]:
     """Why the figures would not count."""
     found = []
     if tables.failed:
-        found.append(f"{tables.failed} requests did not finish")
+        found.append(f"{counted(tables.failed, 'request')} did not finish")
     if len(tables.finished) < FEWEST_FOR_P99:
-        found.append(f"{len(tables.finished)} requests are too few for a 99th percentile")
+        ended = len(tables.finished)
+        few = plural(ended, "request is", "requests are")
+        found.append(f"{ended} {few} too few for a 99th percentile")
     growing = [note for note in tables.summary["notes"] if "load is above" in note]
     return found + growing

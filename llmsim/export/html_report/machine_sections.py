@@ -1,6 +1,6 @@
 """Sections of the machine: network, power, cost, configuration, provenance, accuracy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
@@ -27,7 +27,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 
 
 def network(runs: Runs) -> str:
-    """Collectives' share of the busy time, and KV transfers between groups."""
+    """Collectives' share of the busy time, KV transfers between groups, and links to hosts."""
     rows: list[list[str]] = [
         ["Collectives, share of busy time", *(percent(_collectives(run)) for run in runs)],
         [
@@ -43,10 +43,22 @@ def network(runs: Runs) -> str:
         for statistic in ("mean", "p99"):
             values = [None if m is None else m[f"{statistic}_transfer_ms"] for m in moved]
             rows.append([f"KV transfer, {statistic} (ms)", *compared(values)])
+    if any("host_links" in run.summary for run in runs):
+        rows += _host_link_rows(runs)
     charts = [
         bar_chart(f"Busy time by operator{_of(run, runs)}", _operators(run), "%") for run in runs
     ]
     return table(["", *(run.name for run in runs)], rows, "numbers") + _grid(charts)
+
+
+def _host_link_rows(runs: Runs) -> Iterator[list[str]]:
+    """What the links to hosts carried, and how busy the busiest one was."""
+    of_runs = [run.summary.get("host_links", ()) for run in runs]
+    for way in ("to", "from"):
+        moved = [sum(one[f"{way}_host_bytes"] for one in links) / 1e9 for links in of_runs]
+        busy = ([one[f"{way}_host_busy"] or 0 for one in links] for links in of_runs)
+        yield [f"Links {way} hosts (GB)", *map(number_text, moved)]
+        yield [f"Links {way} hosts, busiest", *(percent(max(one, default=None)) for one in busy)]
 
 
 def utilisation(runs: Runs) -> str:

@@ -10,6 +10,7 @@ from llmsim.export.html_report.charts import number_text, stacked_bars
 from llmsim.export.html_report.results_sections import LEGEND, PART_COLORS
 from llmsim.export.html_report.runs import PARTS, Run
 from llmsim.export.html_report.tables import table
+from llmsim.plurals import counted
 
 MOST_CHANGES, MOST_AHEAD = 8, 5
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
@@ -38,8 +39,9 @@ def _answer(found: Mapping[str, Any]) -> str:
     slow = found["slowest"]
     head = (
         f"<p>{TITLES[found['metric']]} at percentile {found['percentile']:g} is "
-        f"{number_text(found['value_ms'], 4)} ms; {slow['requests']} requests are at least as "
-        "slow. A cause is named where a run without it takes a quarter of that time away.</p>"
+        f"{number_text(found['value_ms'], 4)} ms; "
+        f"{counted(slow['requests'], 'request is', 'requests are')} at least as slow. "
+        "A cause is named where a run without it takes a quarter of that time away.</p>"
     )
     return head + _causes(found) + _bars(found["blame"]) + _changes(found) + _ahead(found)
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from llmsim import _native
 from llmsim.config import Deployment
-from llmsim.config.deployment import AfdRole
-from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS, BETWEEN_NODES, ClusterNetwork
+from llmsim.config.deployment import BETWEEN_GROUPS, BETWEEN_NODES, AfdRole
+from llmsim.lowering.network.cluster_network import ClusterNetwork
 from llmsim.lowering.network.contended.domains import Domain, Kind
 from llmsim.lowering.network.contended.meeting import LinksCrossed
 from llmsim.lowering.network.topology import Routes
@@ -198,7 +198,7 @@ def _directions(
     deployment: Deployment, role: AfdRole, attention: int, *, tiers: bool
 ) -> tuple[bool, ...]:
     """Directions of the port of an attention group's devices that KV takes, too."""
-    if tiers:
+    if tiers and deployment.tiers_take_ports((deployment.groups[attention].node,)):
         return (OUT, IN)
     return (IN,) if any(_hand_overs(deployment, role, attention)) else ()
 

@@ -13,7 +13,6 @@ from llmsim.config.engine.options import HICACHE_PREFETCH_POLICIES, HICACHE_WRIT
 from llmsim.config.engine.sglang.host_cache import HOST_WRITES, PREFETCHES, host_pages
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.core import PS_PER_S
-from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
 from llmsim.lowering.parallel_layout import members_of
 from llmsim.model import ModelConfig
 from llmsim.model.memory.ledger import MemoryLedger
@@ -143,10 +142,9 @@ def _time_copies(
     memories: Sequence[MemorySpec],
     pools: HostPools,
 ) -> None:
-    link = deployment.link
-    bandwidth = link.bandwidth_bytes_per_s
+    port = deployment.host_links.port(group.index, group.num_devices)
     rate = min(
-        bandwidth[min(BETWEEN_GROUPS, len(bandwidth) - 1)],
+        port.bandwidth_bytes_per_s,
         min(memory.bandwidth_bytes_per_s for memory in memories) // group.devices_on_node,
     )
 
@@ -154,7 +152,7 @@ def _time_copies(
         return 0 if pool is None else -(-pool.size_bytes * PS_PER_S // rate)
 
     latency_ps = max(memory.latency_ps for memory in memories)
-    native.copy_latency_ps = link.latency_of(BETWEEN_GROUPS) + latency_ps
+    native.copy_latency_ps = port.latency_ps + latency_ps
     native.load_ps_per_token = native.write_ps_per_token = copy_ps(pools.pages)
     native.load_ps_per_window_token = native.write_ps_per_window_token = copy_ps(pools.windows)
     native.load_ps_per_state = native.write_ps_per_state = copy_ps(pools.states)

@@ -2,25 +2,28 @@
 places.
 
 Every device has two ports, full duplex: one to its node's switch, one (the network card) to a
-switch between nodes; no switch blocks. The cluster file's `link_bw` and `link_latency` list
-dimensions, innermost first: 0 inside an instance (its collectives, not in the network), 1 between
-the instances of a node, 2 between nodes; the last entry stands for all that are not given. A link's
-latency is charged on the way out; what leaves a memory pays that of the link it crosses on top of
-the memory's own. A host memory is one link of `mem_bw`, shared by reads and writes, on its node's
-switch. Where the file names a topology, devices reach each other by its routes instead.
+switch between nodes; no switch blocks. A node's `host_link` is a third one, to what is below its
+devices: host memory, storage, pools; without it they take the first. The cluster file's `link_bw`
+and `link_latency` list dimensions, innermost first: 0 inside an instance (its collectives, not in
+the network), 1 between the instances of a node, 2 between nodes; the last entry stands for all that
+are not given. A link's latency is charged on the way out; what leaves a memory pays that of the
+link it crosses on top of the memory's own. A host memory is one link of `mem_bw`, shared by reads
+and writes, on its node's switch. Where the file names a topology, devices reach each other by its
+routes instead.
 """
 
-from collections.abc import Collection
-from itertools import count, islice
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim import _native
-from llmsim.config import Deployment, Group, StorageSpec
-from llmsim.config.deployment import Node
+from llmsim.config import Deployment, StorageSpec
+from llmsim.config.deployment import BETWEEN_GROUPS, BETWEEN_NODES, Node
 from llmsim.config.errors import InputError
+from llmsim.config.host_links import DevicePlace, LinkPlace
 from llmsim.lowering.network.topology import Routes
 
 if TYPE_CHECKING:
@@ -30,8 +33,10 @@ FASTEST_BYTES_PER_S = (1 << 47) - 1
 """Of a shared link: what the fair-share solver of the native network holds (shared_network.cpp)."""
 EVERY_NODE = -1
 """The island of what is near to all."""
-BETWEEN_GROUPS, BETWEEN_NODES = 1, 2
-"""Dimensions of the cluster file's link list."""
+OF_READER = -1
+"""Latency of the way out of a memory: that of the reader's link to it."""
+Ends = tuple[int, int]
+"""Numbers of a place's links out and in."""
 
 
 class ClusterNetwork(Struct, frozen=True, eq=False):
@@ -58,6 +63,17 @@ class ClusterNetwork(Struct, frozen=True, eq=False):
     """
     pool_devices: tuple[int, ...] = ()
     """The pool's devices, where any layout of the network's devices has something on them."""
+    host_links: tuple["PlacedHostLink", ...] = ()
+    """Links between devices and hosts that the file tells apart, in the order of the devices."""
+
+
+class PlacedHostLink(Struct, frozen=True):
+    """A `host_link` on the network."""
+
+    node: int
+    devices: tuple[int, ...]
+    """Their numbers on the node."""
+    ends: Ends
 
 
 def cluster_network(
@@ -74,12 +90,14 @@ def cluster_network(
         _refuse_fast_links(deployment, deployment.topology.spec)
         config.add_topology(routes.native)
         config.incast = routes.incast
-    numbers = count()
+    ports = _HostPorts(deployment, config)
     devices = tuple(
         tuple(
-            _device(deployment, config, _node_of(deployment, group, rank, next(numbers)), number)
-            for rank, number in enumerate(
-                [-1] * group.num_devices if routes is None else routes.placed.devices[group.index]
+            _device(deployment, config, place, number, ports)
+            for place, number in zip(
+                deployment.device_places[group.index],
+                [-1] * group.num_devices if routes is None else routes.placed.devices[group.index],
+                strict=True,
             )
         )
         for group in deployment.groups
@@ -88,7 +106,9 @@ def cluster_network(
     pool = _pool(deployment, config)
     drives = tuple(_drive(deployment, config, node) for node in deployment.nodes)
     storage = _cluster_storage(deployment, config)
-    return ClusterNetwork(config, devices, hosts, pool, drives, storage)
+    return ClusterNetwork(
+        config, devices, hosts, pool, drives, storage, host_links=tuple(ports.placed())
+    )
 
 
 def network_beside(other: ClusterNetwork, deployment: Deployment) -> ClusterNetwork:
@@ -100,21 +120,9 @@ def network_beside(other: ClusterNetwork, deployment: Deployment) -> ClusterNetw
     return replace(other, devices=devices, kv=(), stripes=())
 
 
-def _node_of(deployment: Deployment, group: Group, rank: int, number: int) -> int:
-    """Of the device of a rank, which is number `number` of the cluster."""
-    each = deployment.devices_per_node
-    return group.node + rank // group.devices_on_node if each is None else number // each
-
-
 def nodes_of_groups(deployment: Deployment) -> tuple[frozenset[int], ...]:
     """By group, the nodes that its devices are on."""
-    numbers = count()
-    return tuple(
-        frozenset(
-            _node_of(deployment, group, rank, next(numbers)) for rank in range(group.num_devices)
-        )
-        for group in deployment.groups
-    )
+    return tuple(frozenset(node for node, _ in places) for places in deployment.device_places)
 
 
 def idle_pool_notes(deployment: Deployment, media: Collection[str]) -> tuple[str, ...]:
@@ -180,8 +188,21 @@ def _host(deployment: Deployment, config: "_native.NetworkConfig", node: Node) -
     field = f"nodes[{node.index}].cpu_mem.mem_bw"
     link = add_link(deployment, config, field, memory.bandwidth_bytes_per_s, memory.latency_ps)
     far = port_links(deployment, config, BETWEEN_NODES)
-    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
-    place: int = config.add_place(node.index, (link, link), far, near_latency_ps=near_latency_ps)
+    return _memory_of_node(deployment, config, node, (link, link), far)
+
+
+def _memory_of_node(
+    deployment: Deployment, config: "_native.NetworkConfig", node: Node, links: Ends, far: Ends
+) -> int:
+    """The place of what devices of a node reach by their links to the host."""
+    place: int = config.add_place(
+        node.index,
+        links,
+        far,
+        near_latency_ps=OF_READER,
+        host_latency_ps=deployment.host_links.of_node(node.index).latency_ps,
+        below=True,
+    )
     return place
 
 
@@ -192,9 +213,13 @@ def _pool(deployment: Deployment, config: "_native.NetworkConfig") -> int | None
     whole = deployment.pool.whole
     field = "cxl_mem.mem_bw of all devices together"
     link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
-    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
     place: int = config.add_place(
-        EVERY_NODE, (link, link), (-1, -1), near_latency_ps=near_latency_ps
+        EVERY_NODE,
+        (link, link),
+        (-1, -1),
+        near_latency_ps=OF_READER,
+        host_latency_ps=deployment.host_links.nominal.latency_ps,
+        below=True,
     )
     return place
 
@@ -206,9 +231,7 @@ def _drive(deployment: Deployment, config: "_native.NetworkConfig", node: Node) 
     if node.storage is None:
         return None
     links = _storage_links(deployment, config, node.storage)
-    near_latency_ps = deployment.link.latency_of(BETWEEN_GROUPS)
-    place: int = config.add_place(node.index, links, links, near_latency_ps=near_latency_ps)
-    return place
+    return _memory_of_node(deployment, config, node, links, links)
 
 
 def _cluster_storage(deployment: Deployment, config: "_native.NetworkConfig") -> int | None:
@@ -221,7 +244,12 @@ def _cluster_storage(deployment: Deployment, config: "_native.NetworkConfig") ->
     latency_ps = deployment.link.latency_of(BETWEEN_NODES)
     island = len(deployment.nodes)
     place: int = config.add_place(
-        island, links, links, near_latency_ps=latency_ps, far_latency_ps=latency_ps
+        island,
+        links,
+        links,
+        near_latency_ps=latency_ps,
+        far_latency_ps=latency_ps,
+        host_latency_ps=deployment.host_links.nominal.latency_ps,
     )
     return place
 
@@ -238,13 +266,54 @@ def _storage_links(
     )
 
 
-def _device(deployment: Deployment, config: "_native.NetworkConfig", node: int, number: int) -> int:
+class _HostPorts:
+    """The ports of devices to what is below them; devices of one link have the same."""
+
+    def __init__(self, deployment: Deployment, config: "_native.NetworkConfig") -> None:
+        self._deployment, self._config = deployment, config
+        self._links = deployment.host_links
+        self._ends: dict[LinkPlace, Ends] = {}
+        self._devices: dict[LinkPlace, list[int]] = {}
+
+    def of(self, device: DevicePlace, near: Ends) -> Ends:
+        """The port of a device, whose port to other devices is `near`."""
+        node, number = device
+        if node not in self._links.stated:
+            return near
+        link = self._links.link_of(device)
+        if link not in self._ends:
+            self._ends[link] = self._added(node)
+        self._devices.setdefault(link, []).append(number)
+        return self._ends[link]
+
+    def _added(self, node: int) -> Ends:
+        link, field = self._links.of_node(node), f"nodes[{node}].host_link.bandwidth_gb_per_s"
+        rate = link.bandwidth_bytes_per_s
+        out = add_link(self._deployment, self._config, field, rate, link.latency_ps)
+        return out, add_link(self._deployment, self._config, field, rate, 0)
+
+    def placed(self) -> Iterator[PlacedHostLink]:
+        """All links that devices have been given."""
+        for (node, number), ends in self._ends.items():
+            yield PlacedHostLink(node, tuple(self._devices[node, number]), ends)
+
+
+def _device(
+    deployment: Deployment,
+    config: "_native.NetworkConfig",
+    device: DevicePlace,
+    number: int,
+    ports: _HostPorts,
+) -> int:
     """A place; `number` is its own in the topology, -1 without one."""
     near, far = (
         port_links(deployment, config, BETWEEN_GROUPS),
         port_links(deployment, config, BETWEEN_NODES),
     )
-    place: int = config.add_place(node, near, far, number)
+    node, _ = device
+    latency_ps = deployment.host_links.of_node(node).latency_ps
+    host = ports.of(device, near)
+    place: int = config.add_place(node, near, far, number, host_latency_ps=latency_ps, host=host)
     return place
 
 

@@ -28,7 +28,7 @@ from llmsim.costs import (
 )
 from llmsim.costs.hardware_limits import floor_of, peak_rates_of
 from llmsim.costs.source import Floor, MixedGrid, SplitGrid
-from llmsim.lowering.offload.placement import HOST, memory_at, port_of
+from llmsim.lowering.offload.placement import HOST, memory_at
 from llmsim.lowering.offload.weight_streaming import positions_in_program
 from llmsim.model import (
     Attention,
@@ -259,7 +259,8 @@ def host_operators(
     ranks: int,
 ) -> "_native.HostOperators":
     """The core's view; `ranks` send and receive at once."""
-    native, port = _native.HostOperators(), port_of(deployment)
+    native = _native.HostOperators()
+    port = deployment.host_links.port(group.index, ranks)
     memory = memory_at(deployment, group.node, HOST)
     runs, inputs, outputs = [], [], []
     for one in positions_in_program(stages, costs):
@@ -271,7 +272,7 @@ def host_operators(
     native.runs, native.input_bytes, native.output_bytes = runs, inputs, outputs
     native.latency_ps = memory.latency_ps + port.latency_ps
     shared_q16 = (memory.bandwidth_bytes_per_s << 16) // ranks
-    native.rate_q16 = min(port.bandwidth_bytes_per_s << 16, shared_q16)
+    native.rate_q16 = min(port.rate_q16, shared_q16)
     native.before_ps = port.latency_ps
     return native
 

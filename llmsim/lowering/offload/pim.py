@@ -8,7 +8,6 @@ from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
 from llmsim.costs.sources.pim_part import PimPart, load_pim_part, pim_attention, read_pim_table
-from llmsim.lowering.offload.placement import port_of
 from llmsim.model import Attention, ModelConfig, Operator
 
 
@@ -69,7 +68,7 @@ def pim_plan(
     cost = pim_attention(
         part, channels=channels, kv_bytes=kv_bytes, heads=op.heads, kv_heads=op.kv_heads
     )
-    port = port_of(deployment)
+    port = deployment.host_links.port(group.index, group.num_devices // group.pp)
     pim = _native.PimConfig()
     pim.context = [0, max_model_len]
     pim.ps = [cost.ps(0), cost.ps(max_model_len)]

@@ -10,24 +10,9 @@ from msgspec import Struct
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import MemorySpec
 from llmsim.config.errors import InputError, nearest
-from llmsim.lowering.network.cluster_network import BETWEEN_GROUPS
 from llmsim.model import Layout, ModelConfig, Moe, Operator
 
 DEVICE, HOST = "npu", "cpu"
-
-
-class Port(Struct, frozen=True):
-    """A device's link to the other memories of its node."""
-
-    bandwidth_bytes_per_s: int
-    latency_ps: int
-
-
-def port_of(deployment: Deployment) -> Port:
-    """The link between instances of a node: dimension 1, or the last one that is given."""
-    link = deployment.link
-    at = min(BETWEEN_GROUPS, len(link.bandwidth_bytes_per_s) - 1)
-    return Port(link.bandwidth_bytes_per_s[at], link.latency_ps[at])
 
 
 def memory_at(deployment: Deployment, node: int, place: str) -> MemorySpec:

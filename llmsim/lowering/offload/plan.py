@@ -23,7 +23,7 @@ from llmsim.lowering.offload.host_operators import (
     host_plan,
 )
 from llmsim.lowering.offload.pim import PimPlan, attends_in_memory, pim_plan
-from llmsim.lowering.offload.placement import DEVICE, HOST, Where, memory_at, port_of
+from llmsim.lowering.offload.placement import DEVICE, HOST, Where, memory_at
 from llmsim.lowering.offload.weight_streaming import (
     StageCopies,
     Uneven,
@@ -124,10 +124,9 @@ def offload_plan(
 
 
 def _copy_note(deployment: Deployment, group: Group, place: str) -> str:
-    rate = min(
-        memory_at(deployment, group.node, place).bandwidth_bytes_per_s,
-        port_of(deployment).bandwidth_bytes_per_s,
-    )
+    link = deployment.host_links.of_node(group.node)
+    memory = memory_at(deployment, group.node, place)
+    rate = min(memory.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s)
     return f"weights are copied from {place} at up to {rate / 1e9:g} GB/s to each device"
 
 

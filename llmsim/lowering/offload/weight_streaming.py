@@ -21,7 +21,7 @@ from llmsim.costs import OpCost
 from llmsim.costs.experts.load_sampling import Placement, SampledTable, touched_table
 from llmsim.costs.experts.routing import ExpertRouting
 from llmsim.costs.source import AttentionCost
-from llmsim.lowering.offload.placement import DEVICE, Execution, Where, memory_at, port_of
+from llmsim.lowering.offload.placement import DEVICE, Execution, Where, memory_at
 from llmsim.lowering.program import PARTS
 from llmsim.model import Embedding, Moe, Operator
 from llmsim.power.traffic import Copied
@@ -139,11 +139,11 @@ def sources_of(
     """The core's sources; `places` are the memories' numbers on the network (none: -1), `ranks`
     copy at once.
     """
-    port = port_of(deployment)
+    port = deployment.host_links.port(group.index, ranks)
     sources = []
     for place in copies.places:
         memory = memory_at(deployment, group.node, place)
-        rate = min(port.bandwidth_bytes_per_s << 16, (memory.bandwidth_bytes_per_s << 16) // ranks)
+        rate = min(port.rate_q16, (memory.bandwidth_bytes_per_s << 16) // ranks)
         sources.append(
             _native.CopySource(
                 memory.latency_ps + port.latency_ps, rate, places.get(place, -1), port.latency_ps

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.lowering.offload.placement import port_of
 from llmsim.lowering.parallel_layout import stages_of, untimed_layout
 from llmsim.model import AdapterCopy, CopyRate, Dtypes, Hardware, Layout, Moe, Operator
 from llmsim.model.memory.lora_slots import DEFAULT_RANK, LoraSlots, adapter_bytes
@@ -105,14 +104,16 @@ class AdapterLayout(Struct, frozen=True):
 
 def _rate_to_devices(group: Group, deployment: Deployment, layout: Layout) -> CopyRate:
     """Of one rank, while all ranks of its stage copy."""
-    port, memory = port_of(deployment), deployment.nodes[group.node].host_memory
+    port = deployment.host_links.port(group.index, layout.stage_ranks)
+    key = "host_link" if deployment.host_links.apart(group.nodes) else "link_bw"
+    memory = deployment.nodes[group.node].host_memory
     if memory is None:
-        return CopyRate(port.bandwidth_bytes_per_s, port.latency_ps, "link_bw of the cluster file")
+        return CopyRate(port.bandwidth_bytes_per_s, port.latency_ps, f"{key} of the cluster file")
     shared = memory.bandwidth_bytes_per_s // layout.stage_ranks
     return CopyRate(
         min(port.bandwidth_bytes_per_s, shared),
         port.latency_ps + memory.latency_ps,
-        "link_bw and cpu_mem of the cluster file",
+        f"{key} and cpu_mem of the cluster file",
     )
 
 

@@ -29,7 +29,7 @@ def untimed_encoder(
 
 
 def has_budgets(engine: EngineArgs) -> bool:
-    """Whether steps end in front of what the encoder has no budget for (vLLM 0.33)."""
+    """Whether steps end in front of what the encoder has no budget for (vLLM from 0.24 on)."""
     knows = load_profile(engine.engine_profile).schedules_by("encodes_inputs")
     return knows and engine.scheduler in (VLLM, INSTALLED)
 

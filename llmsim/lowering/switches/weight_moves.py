@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from llmsim.config import Deployment
 from llmsim.config.cluster_file.layouts import Reconfiguration
+from llmsim.config.units import gb_per_s_to_bytes_per_s
 from llmsim.core import PS_PER_S
 from llmsim.lowering.network.topology import Routes, routes_of
 from llmsim.lowering.switches.weight_shards import (
@@ -25,6 +27,8 @@ from llmsim.lowering.switches.weight_shards import (
 if TYPE_CHECKING:
     from llmsim.lowering.switches.layouts import LayoutPlan
 
+HOST_GB_PER_S = 50.0
+"""At which a device loads weights from its host where the cluster file does not say."""
 DEFAULT_SERVER = 8
 """Devices of a server where the data sheet does not say."""
 
@@ -57,10 +61,19 @@ class WeightMoves(Struct, frozen=True):
 
 def moves_between(cost: Reconfiguration, before: "LayoutPlan", after: "LayoutPlan") -> WeightMoves:
     """What a switch moves, as the cluster file says it."""
-    host_bytes_per_s = round(cost.host_gb_per_s * 1e9)
+    host_bytes_per_s = host_rate(cost, after.deployment)
     if cost.weights == "links":
         return weight_moves(before, after, host_bytes_per_s)
     return WeightMoves() if cost.weights == "cached" else _from_hosts(after, host_bytes_per_s)
+
+
+def host_rate(cost: Reconfiguration, deployment: Deployment) -> int:
+    """Bytes/s at which each device loads weights while all do."""
+    if cost.host_gb_per_s is not None:
+        return gb_per_s_to_bytes_per_s(cost.host_gb_per_s)
+    links = deployment.host_links.stated.values()
+    rates = (link.bandwidth_bytes_per_s // link.devices_per_link for link in links)
+    return min(rates, default=gb_per_s_to_bytes_per_s(HOST_GB_PER_S))
 
 
 def weights_ps(cost: Reconfiguration, moves: WeightMoves) -> int:

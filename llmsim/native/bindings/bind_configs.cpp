@@ -123,6 +123,7 @@ void bind_kv_configs(nb::module_& m) {
       .def_rw("loads_without_drafts", &VersionRules::loads_without_drafts)
       .def_rw("loads_spare_verification", &VersionRules::loads_spare_verification)
       .def_rw("joins_verification", &VersionRules::joins_verification)
+      .def_rw("passes_over_cut", &VersionRules::passes_over_cut)
       .def_rw("counts_running_loras", &VersionRules::counts_running_loras)
       .def_rw("holders_first", &VersionRules::holders_first)
       .def_rw("delivers_kv", &VersionRules::delivers_kv)
@@ -211,8 +212,16 @@ void bind_encoder(nb::module_& m) {
           },
           "offsets"_a, "inputs"_a,
           "inputs: first token, tokens and content; offsets: where each row's begin, and the end.");
+  nb::class_<EncoderRules>(m, "EncoderRules", "What vLLM after 0.24 decides otherwise.")
+      .def(nb::init<>())
+      .def_rw("encodes_ahead", &EncoderRules::encodes_ahead)
+      .def_rw("holds_repeated", &EncoderRules::holds_repeated)
+      .def_rw("counts_repeated", &EncoderRules::counts_repeated)
+      .def_rw("keeps_first_whole", &EncoderRules::keeps_first_whole)
+      .def_rw("frees_at_once", &EncoderRules::frees_at_once);
   nb::class_<EncoderConfig>(m, "EncoderConfig", "Tokens that an encoder computes, and keeps.")
       .def(nb::init<>())
+      .def_rw("rules", &EncoderConfig::rules)
       .def_rw("step_tokens", &EncoderConfig::step_tokens)
       .def_rw("cache_tokens", &EncoderConfig::cache_tokens)
       .def_rw("whole_inputs", &EncoderConfig::whole_inputs)
@@ -455,7 +464,8 @@ void bind_configs(nb::module_& m) {
       .def_rw("rotates", &BalancerRules::rotates)
       .def_rw("hears_loads", &BalancerRules::hears_loads)
       .def_rw("quiet_ps", &BalancerRules::quiet)
-      .def_rw("hears_of_first_requests", &BalancerRules::hears_of_first_requests);
+      .def_rw("hears_of_first_requests", &BalancerRules::hears_of_first_requests)
+      .def_rw("hears_of_first_iterations", &BalancerRules::hears_of_first_iterations);
   nb::class_<GroupConfig>(m, "GroupConfig")
       .def(nb::init<>())
       .def_rw("index", &GroupConfig::index)

@@ -198,22 +198,26 @@ void bind_network(nb::module_& m) {
       .def(
           "add_place",
           [](NetworkConfig& c, std::int32_t island, const Ports& near, const Ports& far,
-             std::int64_t device, Ps near_latency_ps, Ps far_latency_ps) {
+             std::int64_t device, Ps near_latency_ps, Ps far_latency_ps,
+             const std::optional<Ports>& host, Ps host_latency_ps, bool below) {
             c.places.push_back({island, port_of(near), port_of(far),
                                 device < 0 ? astra_sim::model::kNone
                                            : static_cast<astra_sim::model::DeviceId>(device),
-                                near_latency_ps, far_latency_ps});
+                                near_latency_ps, far_latency_ps, port_of(host.value_or(near)),
+                                host_latency_ps, below});
             return c.places.size() - 1;
           },
           "island"_a, "near"_a, "far"_a, "device"_a = -1, "near_latency_ps"_a = 0,
-          "far_latency_ps"_a = 0,
+          "far_latency_ps"_a = 0, "host"_a = nb::none(), "host_latency_ps"_a = 0, "below"_a = false,
           "A memory; returns its number. near, far: numbers of the links (out, in), -1: none. "
           "island -1: near to all. "
           "device: its number in the topology, whose routes it takes to other devices. "
           "near_latency_ps, "
           "far_latency_ps: of the cluster's link that KV crosses on its way out, where the out "
           "link is the memory's "
-          "own.")
+          "own; -1: the reader's host_latency_ps. host: links (out, in) to places `below` on the "
+          "island, those of near if None. host_latency_ps: of the link that KV from places below "
+          "crosses.")
       .def(
           "add_topology",
           [](NetworkConfig& c, std::shared_ptr<astra_sim::model::Topology> topology) {

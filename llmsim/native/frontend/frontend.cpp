@@ -127,7 +127,18 @@ void Frontend::give_up(RequestId request, Ps now) {
     return;
   }
   const Door& door = doors_[at(routed_[at(request)])];
-  if (door.delivery->give_up(request, *door.group, now)) router_->finished(request);
+  const bool leaves = door.delivery->give_up(request, *door.group, now);
+  if (leaves && !engine_tells_router(request)) router_->finished(request);
+}
+
+bool Frontend::engine_tells_router(RequestId request) const {
+  const Group& group = *doors_[at(routed_[at(request)])].group;
+  return router_->in_api_server() && group.config().role == Role::kBoth;
+}
+
+void Frontend::left(std::span<const RequestId> requests) {
+  for (const RequestId request : requests)
+    if (engine_tells_router(request)) router_->finished(request);
 }
 
 bool Frontend::under_way(RequestId request) const {
@@ -147,7 +158,7 @@ bool Frontend::under_way(RequestId request) const {
 
 void Frontend::step_done(std::span<const RequestId> finished, std::span<const Item> items, Ps now) {
   for (const RequestId request : finished)
-    if (!gave_up(request)) router_->finished(request);
+    if (!gave_up(request) || engine_tells_router(request)) router_->finished(request);
   answered(finished, items, now);
 }
 

@@ -76,6 +76,7 @@ class Frontend final : public Completion {
 
   // Of groups that answer clients themselves.
   void step_done(std::span<const RequestId> finished, std::span<const Item> items, Ps now) override;
+  void left(std::span<const RequestId> requests) override;
   void failed(RequestId request, Ps now) override {
     if (!gave_up(request)) router_->finished(request);
     ended_in_error(request, now);
@@ -91,6 +92,10 @@ class Frontend final : public Completion {
   std::int64_t num_finished() const { return num_finished_; }
 
  private:
+  // Whether the router hears of requests that have left from their engine's outputs, and not from
+  // their clients.
+  bool engine_tells_router(RequestId request) const;
+
   SequenceTable& sequences_;
   RequestLog& log_;
   std::unique_ptr<Router> router_;

@@ -16,6 +16,8 @@ class Completion {
   // whole prompt.
   virtual void step_done(std::span<const RequestId> finished, std::span<const Item> items,
                          Ps now) = 0;
+  // An output tells that requests have left the engine whose clients have gone.
+  virtual void left(std::span<const RequestId> requests) { static_cast<void>(requests); }
   // The group has ended the request with an error.
   virtual void failed(RequestId request, Ps now) = 0;
 };

@@ -119,7 +119,7 @@ void Group::drain_inbox(Ps now) {
     scheduler_->add(*request);
   }
   if (!aborts_.empty()) drop_aborted(now);
-  tell_load(now);
+  tell_load(now, 1);
 }
 
 // SGLang's engine has them from the start, and those whose KV may be sent enter its queue in that
@@ -138,13 +138,23 @@ void Group::take_told(Ps now) {
   }
 }
 
-void Group::tell_load(Ps now) {
-  if (!load_) return;
+void Group::tell_load(Ps now, std::int64_t ahead) {
+  if (load_listener_ == nullptr) return;
   const Gauges gauges = scheduler_->gauges();
-  if (gauges.running == load_->running && gauges.waiting == load_->waiting) return;
+  if (gauges.running == load_.running && gauges.waiting == load_.waiting) return;
   const auto blocks = static_cast<double>(gauges.pool.total - 1);
   const double usage = 1.0 - static_cast<double>(gauges.pool.free) / blocks;
-  *load_ = {gauges.running, gauges.waiting, usage, now};
+  load_ = {gauges.running, gauges.waiting, usage};
+  Iteration at = iteration();
+  at.number += ahead;
+  load_listener_->load_changed(config_.index, load_, at, now);
+}
+
+// The last one for which it has called for a batch or a dummy.
+Iteration Group::iteration() const {
+  if (lockstep_ == nullptr) return {};
+  const auto called = static_cast<std::int64_t>(num_offers_) + (joins_idle_ ? 1 : 0);
+  return {lockstep_->waves(), lockstep_->rounds() + called - 1};
 }
 
 Ps Group::latency_of(RequestId request) const {
@@ -187,6 +197,7 @@ void Group::drop(RequestId request, Ps now) {
     }
     scheduler_->abort(request);
     note_left(request, now);
+    dropped_.push_back(request);
   } else if (!answers_when_sent()) {
     return;                                 // it has finished meanwhile
   } else if (status == Status::kPending) {  // its engine has it, and may not compute it yet
@@ -194,6 +205,12 @@ void Group::drop(RequestId request, Ps now) {
     log_.cancelled[request] = now;
   }
   if (observer_ != nullptr) observer_->dropped(request, config_.index, what, now);
+}
+
+void Group::tell_left() {
+  if (dropped_.empty()) return;
+  completion_->left(dropped_);
+  dropped_.clear();
 }
 
 void Group::note_left(RequestId request, Ps now) {
@@ -225,6 +242,7 @@ void Group::take_output(Ps now) {
   } else {
     completion_->step_done(finished_, batches_.last().items, now);
   }
+  tell_left();
   if (step_ends_ != nullptr) step_ends_->step_ended(now);
   // Whatever else happens at this very time happens before the group schedules.
   if (events().anything_now()) {
@@ -303,6 +321,7 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   inbox_.clear();
   aborts_.hasten(now);
   drop_aborted(now);
+  tell_left();
   for (const RequestId request : requests) {
     scheduler_->abort(request);
     const Sequence& s = sequences_[request];
@@ -346,6 +365,7 @@ void Group::fill_slots(Ps now) {
   while (!gated_ && build_next(now)) {
     if (!gate(now)) run_next(now);
   }
+  if (num_queued() == 0) tell_left();
   if (idle() && !gated_ && !paused_ && scheduler_->has_requests() &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
     ++idle_with_work_;
@@ -629,9 +649,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
       hear_of_moved(now - 1, now);  // what moves at this very time is heard of with the next pass
     }
     tell_load(now);
-  } else if (joins_idle_) {
-    tell_load(now);
-  } else if (looks_at_inbox(now)) {
+  } else if (!joins_idle_ && looks_at_inbox(now)) {
     drain_inbox(now);
   }
   open_gate(now);
@@ -643,8 +661,10 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
       rounds_->set_round(round + static_cast<std::int64_t>(num_offers_), now);
     if (!build_next(now)) break;
     note_offer(now);
+    if (num_queued() < depth()) tell_load(now);  // else it waits for the oldest batch first
   }
   await_last_output(now);
+  if (num_queued() == 0) tell_left();
   const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again() && !withholds();
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
       scheduler_->gauges().bound == 0 && next_copy() == kEndOfTime)
@@ -685,6 +705,7 @@ bool Group::run_loop(Ps now) {
   open_gate(now);
   bool has_run = false;
   while (take_turn(now)) has_run = true;
+  if (num_queued() == 0) tell_left();
   return has_run;
 }
 

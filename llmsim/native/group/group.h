@@ -16,6 +16,7 @@
 #include "group/completed_steps.h"
 #include "group/completion.h"
 #include "group/group_config.h"
+#include "group/load_listener.h"
 #include "group/observers.h"
 #include "group/posted_reads.h"
 #include "kv/tiers/group_moves.h"
@@ -28,14 +29,6 @@ namespace llmsim {
 
 class LockstepGroup;
 class GroupObserver;
-
-// What an engine last told the coordinator of its data-parallel ranks: when it had taken requests
-// in, and after each step, if their numbers had changed (vLLM: EngineCoreProc.run_busy_loop).
-struct PublishedLoad {
-  std::int32_t running = 0, waiting = 0;
-  double kv_usage = 0;
-  Ps at = 0;  // when it was told; 0: never
-};
 
 // Hears of the end of every step of some groups, when the clients have its tokens.
 class StepEnds {
@@ -218,7 +211,7 @@ class Group final : public Entity, public StepSink {
   // Whether another call of `offer` would do nothing, until the lock-step group is told otherwise.
   bool settled() const {
     if (!looks() && !gated_) return true;
-    return (full() || has_offer() || joins_idle_ || withholds() || looked_ != kNever) && !load_;
+    return full() || has_offer() || joins_idle_ || withholds() || looked_ != kNever;
   }
   bool may_join_idle() const {
     const std::size_t in_flight = batches_.num_in_flight();
@@ -312,10 +305,8 @@ class Group final : public Entity, public StepSink {
   void mark_referred(std::vector<bool>& requests) const;
 
   // From now on its engine publishes its load.
-  void publish_load() {
-    if (!load_) load_ = std::make_unique<PublishedLoad>();
-  }
-  const PublishedLoad& load() const { return *load_; }
+  void publish_load(LoadListener& to) { load_listener_ = &to; }
+  LoadListener* load_listener() const { return load_listener_; }
 
   std::unique_ptr<StepRecorder> steps;         // null: not recorded
   std::unique_ptr<ScheduleRecorder> schedule;  // null: not recorded
@@ -350,7 +341,10 @@ class Group final : public Entity, public StepSink {
   void stir();
   void note_arrival(Arrivals& queue, Ps seen, RequestId request);
   void drain_inbox(Ps now);
-  void tell_load(Ps now);
+  // `ahead`: of the iteration of its engine that it has begun last; 1: with the requests that it
+  // has taken in for the next one.
+  void tell_load(Ps now, std::int64_t ahead = 0);
+  Iteration iteration() const;
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
@@ -410,6 +404,8 @@ class Group final : public Entity, public StepSink {
   Slot& free_slot() { return batches_[batches_.num_in_flight() + num_offers_]; }
   void drop_aborted(Ps now);
   void drop(RequestId request, Ps now);
+  // Those that it has dropped are told with its next output, or, if it has nothing to run, at once.
+  void tell_left();
   // The request has left its scheduler without an answer.
   void note_left(RequestId request, Ps now);
   // Those that are here by now enter its engine in the order in which that has seen them.
@@ -428,7 +424,8 @@ class Group final : public Entity, public StepSink {
   Ps hears_until(const Slot& slot, Ps now) const;
 
   GroupConfig config_;
-  std::unique_ptr<PublishedLoad> load_;  // null: nobody asks for it
+  LoadListener* load_listener_ = nullptr;  // null: nobody asks for it
+  PublishedLoad load_;                     // as it was last told
   std::int32_t outstanding_ = 0, promised_ = 0, unsent_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
@@ -447,6 +444,7 @@ class Group final : public Entity, public StepSink {
   bool passes_ = false;          // its pass has found nothing, and goes on to the next output
   bool step_done_posted_ = false;
   std::vector<RequestId> finished_;  // scratch
+  std::vector<RequestId> dropped_;   // since its last output
   HandedBack handed_back_;
   Arrivals inbox_, aborts_;
   Arrivals moved_;  // KV that has been moved, and its scheduler does not know yet

@@ -18,6 +18,12 @@ bool near(const NetworkNode& a, const NetworkNode& b) {
   return a.island == b.island || a.island == kEveryIsland || b.island == kEveryIsland;
 }
 
+// The port by which a place reaches another one.
+const Port& port_towards(const NetworkNode& from, const NetworkNode& to) {
+  if (!near(from, to)) return from.far;
+  return to.below && !from.below ? from.host : from.near;
+}
+
 std::vector<std::int64_t> capacities_of(const NetworkConfig& config) {
   std::vector<std::int64_t> capacities;
   for (const NetworkLink& link : config.links) capacities.push_back(link.bytes_per_s);
@@ -56,13 +62,14 @@ SharedNetwork::SharedNetwork(NetworkConfig config)
       throw std::invalid_argument("a link's latency is out of range");
   }
   for (const NetworkNode& place : config_.places) {
-    if (place.near_latency < 0 || place.near_latency > kHorizon || place.far_latency < 0 ||
-        place.far_latency > kHorizon)
+    if (place.near_latency < kOfReader || place.near_latency > kHorizon || place.far_latency < 0 ||
+        place.far_latency > kHorizon || place.host_latency < 0 || place.host_latency > kHorizon)
       throw std::invalid_argument("a latency of the way out of a place is out of range");
     if (place.device != astra_sim::model::kNone &&
         (!config_.topology || place.device >= config_.topology->num_devices()))
       throw std::invalid_argument("a place is a device that no topology has");
-    for (const NetworkLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in})
+    for (const NetworkLinkId link : {place.near.out, place.near.in, place.far.out, place.far.in,
+                                     place.host.out, place.host.in})
       if (link != kNoLink && link >= config_.links.size())
         throw std::invalid_argument("a place names an unknown link");
   }
@@ -81,8 +88,7 @@ std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkN
     for (NetworkLinkId& link : route_) link += config_.first_of_topology;
     return route_;
   }
-  const bool by_near = near(a, b);
-  const NetworkLinkId out = by_near ? a.near.out : a.far.out, in = by_near ? b.near.in : b.far.in;
+  const NetworkLinkId out = port_towards(a, b).out, in = port_towards(b, a).in;
   if (out == kNoLink || in == kNoLink)
     throw std::invalid_argument("no route leads from place " + std::to_string(from) + " to place " +
                                 std::to_string(to));
@@ -93,9 +99,10 @@ std::span<const NetworkLinkId> SharedNetwork::route(NetworkNodeId from, NetworkN
 
 Ps SharedNetwork::way_out(NetworkNodeId from, NetworkNodeId to) const {
   if (from == to) return 0;
-  const NetworkNode& memory = config_.places.at(static_cast<std::size_t>(from));
-  return near(memory, config_.places.at(static_cast<std::size_t>(to))) ? memory.near_latency
-                                                                       : memory.far_latency;
+  const NetworkNode &memory = config_.places.at(static_cast<std::size_t>(from)),
+                    &reader = config_.places.at(static_cast<std::size_t>(to));
+  if (!near(memory, reader)) return memory.far_latency;
+  return memory.near_latency == kOfReader ? reader.host_latency : memory.near_latency;
 }
 
 Ps SharedNetwork::alone(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes) {

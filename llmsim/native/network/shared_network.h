@@ -101,10 +101,12 @@ struct Port {
   NetworkLinkId out = kNoLink, in = kNoLink;
 };
 
+inline constexpr Ps kOfReader = -1;  // a latency: that of the link by which the reader is reached
+
 // A device's memory, a host's, or a pool. Places of one island (a node) reach each other by their
 // `near` ports, through a switch that does not block; others by their `far` ports (network cards).
-// A pool on kEveryIsland is near to all. Two places that are devices of the config's topology use
-// its route instead.
+// A pool on kEveryIsland is near to all. Devices reach places `below` them on their island by their
+// `host` ports. Two places that are devices of the config's topology use its route instead.
 struct NetworkNode {
   std::int32_t island = 0;
   Port near, far;
@@ -112,6 +114,9 @@ struct NetworkNode {
   // Of a memory whose own link serves reads and writes: latency of the cluster's link that reads
   // cross, too. Writes pay it on the way out of the device that sends them.
   Ps near_latency = 0, far_latency = 0;
+  Port host;
+  Ps host_latency = 0;  // of the link that what comes from places below crosses
+  bool below = false;
 };
 
 struct NetworkLinkCounters {

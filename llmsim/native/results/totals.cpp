@@ -161,6 +161,8 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"failed", [](const Totals& t) -> std::int64_t { return t.counters.failed; }},
     {"failed_loads", [](const Totals& t) -> std::int64_t { return t.counters.failed_loads; }},
     {"lost_tokens", [](const Totals& t) -> std::int64_t { return t.counters.lost_tokens; }},
+    {"crowded_lora_steps",
+     [](const Totals& t) -> std::int64_t { return t.counters.crowded_lora_steps; }},
     {"verifications",
      [](const Totals& t) -> std::int64_t { return t.counters.speculation.verifications; }},
     {"drafted_tokens",

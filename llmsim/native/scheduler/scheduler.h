@@ -37,6 +37,8 @@ struct SchedulerCounters {
   std::int64_t finished = 0, cancelled = 0, failed = 0;
   // Loads of KV that failed, and tokens whose KV they were to bring and did not.
   std::int64_t failed_loads = 0, lost_tokens = 0;
+  // Steps that ran more LoRA adapters than max_loras.
+  std::int64_t crowded_lora_steps = 0;
   std::int32_t peak_blocks_used = 0;
   SpeculationCounters speculation;
   EncoderCounters encoder;

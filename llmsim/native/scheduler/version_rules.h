@@ -1,9 +1,9 @@
-// What releases of vLLM after 0.24 decide otherwise than 0.24.
+// Rules of vLLM's schedule in which releases differ.
 #pragma once
 
 namespace llmsim {
 
-// Each rule is off in 0.24. Profiles of engines (llmsim/presets/engines) name those that are on;
+// Profiles of engines (llmsim/presets/engines) name those that are on;
 // docs/reference/conformance.md says which release has which.
 struct VersionRules {
   // By priority, the pass over running requests loses no place when a victim stood before it.
@@ -28,6 +28,9 @@ struct VersionRules {
   // Blocks that a prompt under way still needs are counted with those of its verification; else the
   // verification's are rounded up apart.
   bool joins_verification = false;
+  // Who can start with no token, since the encoder or a drafter lacks room for one, is passed over;
+  // in earlier releases nobody behind it starts in that step.
+  bool passes_over_cut = false;
   // Adapters of all running requests take slots, also of those that this step passes over.
   bool counts_running_loras = false;
   // Also by priority, requests that hold blocks while they wait start before all others.

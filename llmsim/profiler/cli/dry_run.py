@@ -20,6 +20,7 @@ from llmsim.model import (
     StateSpace,
     load_model,
 )
+from llmsim.plurals import counted
 from llmsim.profiler.bundle.defaults import on_cpu
 from llmsim.profiler.bundle.plan import Point, attention_table, points_of, seen_limits
 from llmsim.profiler.cli.measure import TABLES, MeasureOptions, dtypes_of
@@ -78,7 +79,7 @@ def _of_degree(tp: int, points: list[Point], new: list[Point]) -> list[str]:
     counts = Counter(point.table for point in points)
     tables = ", ".join(f"{name} {count}" for name, count in counts.items())
     return [
-        f"tp{tp}: {len(points)} rows ({tables}), {len(new)} of them to be measured",
+        f"tp{tp}: {counted(len(points), 'row')} ({tables}), {len(new)} of them to be measured",
         f"  the first {_first(new)} of them make a usable bundle",
     ]
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from llmsim.config.errors import InputError
 from llmsim.costs.sources.bundle.files import variant_of
 from llmsim.model import Dtypes, ModelConfig, load_model, resolve_dtypes
+from llmsim.plurals import plural
 from llmsim.profiler.bundle.plan import Limits, Point, points_of
 from llmsim.profiler.bundle.tables import GrowingTable
 from llmsim.profiler.cli.meta import Meta
@@ -211,8 +212,10 @@ class _Session:
         for index, (rank, point) in enumerate(todo):
             spent = time.perf_counter() - started
             if spent > budget_s:
+                left = len(todo) - index
+                rows = plural(left, "row is", "rows are")
                 print(
-                    f"\nthe budget is spent: {len(todo) - index} rows are left for another call",
+                    f"\nthe budget is spent: {left} {rows} left for another call",
                     file=sys.stderr,
                 )
                 return "budget"

@@ -16,6 +16,7 @@ from llmsim.costs.sources.external.importers import write_table
 from llmsim.costs.sources.external.table import ATTENTION, ExternalTable, Point, read_external
 from llmsim.model import Attention, Operator
 from llmsim.model.hardware import same_device
+from llmsim.plurals import plural
 from llmsim.profiler.importing.report import Report
 from llmsim.profiler.importing.sources import table_files
 from llmsim.profiler.importing.target import Target
@@ -80,6 +81,6 @@ def _not_ours(point: Point, target: Target, operators: Sequence[Operator]) -> st
 
 def _why(report: Report) -> str:
     return "; ".join(
-        f"{rows} rows of {file} are {reason}"
+        f"{rows} {plural(rows, f'row of {file} is', f'rows of {file} are')} {reason}"
         for (file, reason), rows in sorted(report.skipped.items())
     )

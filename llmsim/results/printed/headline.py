@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim.core import Severity, severity_of
+from llmsim.plurals import counted
 from llmsim.results.error_bars import between
 
 MOST_LINES = 8
@@ -74,7 +75,7 @@ def _served(summary: Mapping[str, Any]) -> Iterator[Line]:
         f"{_in_brackets(summary, 'output_throughput')}"
     )
     ended = f"in {_number(summary['duration'])} s: {rates}"
-    whole = f"{summary['completed']} of {asked} requests {ended}"
+    whole = f"{summary['completed']} of {counted(asked, 'request')} {ended}"
     short = f"{summary['completed']} of {asked} {ended}"
     text = whole if _LABEL_WIDTH + 1 + len(whole) <= NARROW else short
     yield Line("Served", text, 0, "bold")
@@ -173,10 +174,10 @@ def _limits(summary: Mapping[str, Any]) -> Iterator[Line]:
         )
     parts.append(f"KV peak {_percent(kv)}")
     if summary["preemptions"]:
-        parts.append(f"{summary['preemptions']} preemptions")
+        parts.append(f"{counted(summary['preemptions'], 'preemption')}")
     switches = len(summary.get("reconfigurations") or ())
     if switches:
-        parts.append(f"{switches} switch{'es' * (switches > 1)}")
+        parts.append(f"{counted(switches, 'switch', 'switches')}")
     yield Line("Limits", ", ".join(parts), 2)
 
 

@@ -5,6 +5,7 @@ a growing queue.
 import numpy as np
 
 from llmsim.core import Note, Results, Status, Workload
+from llmsim.plurals import counted, plural
 from llmsim.results.saturation import saturation
 
 
@@ -27,6 +28,7 @@ def notes_of_run(
         *_cut_by_length(results),
         *_drafts_of_nobody(results),
         *_adapters(results.workload, lora_slots=lora_slots, untimed=untimed_adapters),
+        *_crowded_slots(results),
         *_encoder_inputs(results.workload, budgets=encoder_budgets, untimed=untimed_encoder),
         *(_unnamed_sessions(results.workload) if prefix_caching else ()),
         *(_growing_queue(results) if open_loop else ()),
@@ -67,7 +69,7 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
     if not count:
         unused = "max_loras only takes memory: no request of the trace has an adapter"
         return (unused,) if lora_slots else ()
-    shared = f"{count} LoRA adapters share no prefixes; "
+    shared = f"{count} LoRA {plural(count, 'adapter shares', 'adapters share')} no prefixes; "
     if lora_slots and untimed:
         slots = "their slots are in the memory of the devices, but their loads and the time that "
         return (Note(f"{shared}{slots}they add to a step are not modelled with {untimed}"),)
@@ -79,6 +81,19 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
     )
     unlimited = "no group has max_loras, so that a step takes requests of any number of adapters"
     return (note, unlimited)
+
+
+def _crowded_slots(results: Results) -> tuple[str, ...]:
+    """Steps in which the engine itself would have ended."""
+    steps = int(results.counters["crowded_lora_steps"].sum())
+    if not steps:
+        return ()
+    some = "1 step has" if steps == 1 else f"{steps} steps have"
+    return (
+        f"{some} more LoRA adapters than max_loras: a request that runs again was passed over when "
+        "another adapter took its slot; vLLM before 0.33 ends with an assertion there, so raise "
+        "max_loras",
+    )
 
 
 def _encoder_inputs(workload: Workload, *, budgets: bool, untimed: str) -> tuple[str, ...]:
@@ -100,7 +115,7 @@ def _encoder_inputs(workload: Workload, *, budgets: bool, untimed: str) -> tuple
     )
     unlimited = (
         "encoder_inputs count as prompt tokens alone where the schedule is not that of vllm_v1 "
-        "with the engine_profile vllm-0.33, which knows the encoder's budgets"
+        "with the engine_profile vllm-0.24 or a later one, which know the encoder's budgets"
     )
     return (Note(note),) if budgets else (Note(note), Note(unlimited))
 
@@ -114,9 +129,10 @@ def _unnamed_sessions(workload: Workload) -> tuple[str, ...]:
     if not unnamed:
         return ()
     sentence = (
-        f"{unnamed} later calls of sessions are given by lengths alone: they find nothing in the "
-        "prefix cache, not even what their own session computed; give input_tok_ids and "
-        'output_tok_ids, or "extends": true, to let them'
+        f"{counted(unnamed, 'later call of a session is', 'later calls of sessions are')} given by "
+        f"lengths alone: {plural(unnamed, 'it finds', 'they find')} nothing in the prefix cache, "
+        f"not even what {plural(unnamed, 'its', 'their')} own session computed; give "
+        'input_tok_ids and output_tok_ids, or "extends": true, to let them'
     )
     return (Note(sentence),)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmsim.core import PS_PER_S, severity_of
+from llmsim.plurals import counted
 from llmsim.results.afd import afd_lines
 from llmsim.results.error_bars import shown
 from llmsim.results.reconfigurations import switch_lines
@@ -144,7 +145,8 @@ def _session_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     found = summary.get("sessions")
     if found is None:
         return
-    rounds = f"{found['rounds']} rounds, {found['hidden_rounds']} of them hidden"
+    count = found["rounds"]
+    rounds = f"{counted(count, 'round')}, {found['hidden_rounds']} of them hidden"
     yield "Sessions", f"{found['completed']} of {found['sessions']} completed, {rounds}"
     for label, name in (
         ("aTTFT (ms)", "attft_ms"),
@@ -172,7 +174,8 @@ def _machine_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _cache_facts(summary)
     yield (
         "Preemptions",
-        f"{summary['preemptions']} ({summary['recomputed_tokens']} tokens computed again)",
+        f"{summary['preemptions']} ({counted(summary['recomputed_tokens'], 'token')} computed "
+        "again)",
     )
     yield from _energy_facts(summary)
     sources = summary["sources"]
@@ -199,7 +202,8 @@ def _kv_cache_facts(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         room = f"room for {longest['at_once']} x {longest['tokens']:,}, " if longest else ""
         yield (
             f"KV cache, group {group['group']}",
-            f"{group['num_blocks']} blocks of {group['block_size_tokens']} tokens, {room}"
+            f"{counted(group['num_blocks'], 'block')} of "
+            f"{counted(group['block_size_tokens'], 'token')}, {room}"
             f"peak use {_percent(group['peak_usage'])} ({group['model']} on {group['devices']} x "
             f"{group['hardware']})",
         )
@@ -228,7 +232,7 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The prefix cache, the KV tiers and the drafts."""
     cache = summary["prefix_cache"]
     hits = (
-        f"{cache['hit_tokens']} of {cache['queried_tokens']} tokens hit "
+        f"{cache['hit_tokens']} of {counted(cache['queried_tokens'], 'token')} hit "
         f"({_percent(cache['hit_rate'])})"
     )
     if cache["both_sides_of_hand_overs"]:
@@ -241,7 +245,8 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         used = (
             _percent(pool["peak_bytes"] / pool["capacity_bytes"]) if pool["capacity_bytes"] else "-"
         )
-        moved = f"{pool['hit_tokens']} tokens recalled, {pool['written_chunks']} chunks written"
+        recalled = counted(pool["hit_tokens"], "token")
+        moved = f"{recalled} recalled, {counted(pool['written_chunks'], 'chunk')} written"
         yield (
             f"KV in {pool['name']}",
             (
@@ -253,18 +258,34 @@ def _cache_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if offloaded is not None:
         yield (
             "KV offloading",
-            f"{offloaded['loaded_tokens']} tokens loaded, {offloaded['stored_tokens']} stored, "
-            f"{offloaded['evicted_tokens']} evicted, {offloaded['refused_tokens']} without room; "
-            f"requests passed over {offloaded['deferred_lookups']} times",
+            f"{counted(offloaded['loaded_tokens'], 'token')} loaded, "
+            f"{offloaded['stored_tokens']} stored, {offloaded['evicted_tokens']} evicted, "
+            f"{offloaded['refused_tokens']} without room; "
+            f"requests passed over {counted(offloaded['deferred_lookups'], 'time')}",
         )
+    yield from _host_link_facts(summary.get("host_links", ()))
     drafts = summary.get("speculation")
     if drafts is not None:
         yield (
             "Speculation",
-            f"{drafts['accepted_tokens']} of {drafts['drafted_tokens']} drafts accepted "
-            f"({_percent(drafts['acceptance_rate'])}), {drafts['acceptance_length']:.3f} tokens "
-            "per verification",
+            f"{drafts['accepted_tokens']} of {counted(drafts['drafted_tokens'], 'draft')} "
+            f"accepted ({_percent(drafts['acceptance_rate'])}), "
+            f"{drafts['acceptance_length']:.3f} tokens per verification",
         )
+
+
+def _host_link_facts(links: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The links to hosts that were busy longest."""
+    used = [one for one in links if one["to_host_bytes"] or one["from_host_bytes"]]
+    used.sort(key=lambda one: -max(one["to_host_busy"] or 0, one["from_host_busy"] or 0))
+    for one in used[:_MAX_GROUPS]:
+        devices = ", ".join(map(str, one["devices"]))
+        sent, received = (
+            f"{one[f'{way}_host_bytes'] / 1e9:.2f} GB {way} the host "
+            f"({_percent(one[f'{way}_host_busy'])} of the time)"
+            for way in ("to", "from")
+        )
+        yield f"Host link, node {one['node']}", f"device {devices}: {sent}, {received}"
 
 
 def _energy_facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -324,8 +345,8 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             "Warning",
             (
-                f"{summary['rejected']} requests can never run: longer than the model's limit or "
-                "the KV cache"
+                f"{counted(summary['rejected'], 'request')} can never run: longer than the "
+                "model's limit or the KV cache"
             ),
         )
     notes = sorted(summary["notes"], key=severity_of, reverse=True)  # decisions are never left out

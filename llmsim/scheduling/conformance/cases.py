@@ -237,9 +237,9 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     by_priority = config.get("policy", "fcfs") == "priority"
     native.order = _native.QueueOrder.PRIORITY if by_priority else _native.QueueOrder.FCFS
     native.speculation = speculation(case)
-    native.encoder = _encoder(case)
     profile = load_profile(resolved.get("engine_profile", DEFAULT_PROFILE))
     set_rules(native.rules, profile.rules)
+    native.encoder = _encoder(case, profile)
     _set_limits(native.limits, case, profile)
     kv = _native.KvCacheConfig()
     kv.num_blocks = config["num_gpu_blocks"]
@@ -269,11 +269,12 @@ def scheduler_config(case: Case) -> "_native.SchedulerConfig":
     return native
 
 
-def _encoder(case: Case) -> "_native.EncoderConfig":
+def _encoder(case: Case, profile: EngineProfile) -> "_native.EncoderConfig":
     """Budgets of the encoder; without images nobody asks for them."""
     config, native = case["config"], _native.EncoderConfig()
     if "encoder_tokens" not in config:
         return native
+    set_rules(native.rules, profile.rules)
     native.step_tokens = config["encoder_tokens"]
     native.cache_tokens = config["encoder_cache_tokens"]
     native.whole_inputs = config.get("disable_chunked_mm_input", False)

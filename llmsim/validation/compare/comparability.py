@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from llmsim.plurals import counted
 from llmsim.validation.compare.mismatch import mismatches
 from llmsim.validation.logs.pairing import Pairs
 from llmsim.validation.logs.recording import Finding, KvUse, Recording
@@ -26,7 +27,8 @@ def check(pairs: Pairs, skip_seconds: float) -> tuple[Finding, ...]:
     found += _kv(simulated.kv, simulated.kind)
     found += mismatches(pairs)
     if len(real) < FEW_PAIRS:
-        found.append(Finding("few", False, f"only {len(real)} requests: percentiles say little"))
+        few = f"only {counted(len(real), 'request')}"
+        found.append(Finding("few", False, f"{few}: percentiles say little"))
     return tuple(sorted(found, key=lambda finding: not finding.unsound))
 
 
@@ -40,8 +42,8 @@ def unlike_lengths(real: Recording, simulated: Recording) -> list[Finding]:
         different = int(((a != b) & (a >= 0) & (b >= 0)).sum())
         if different:
             sentence = (
-                f"the {what} of {different} paired requests differ in length: they are not the "
-                "same work"
+                f"the {what} of {counted(different, 'paired request')} differ in length: they "
+                "are not the same work"
             )
             found.append(Finding("lengths", True, sentence))
     return found
@@ -86,8 +88,8 @@ def _cold_start(real: Recording, simulated: Recording, skip_seconds: float) -> l
     excess = float(real.ttft_s[first] - simulated.ttft_s[first])
     if excess > max(COLD_EXCESS_S, 0.2 * float(simulated.ttft_s[first])):
         left = (
-            f"paired figures leave out the {int(cold.sum())} requests of the first "
-            f"{skip_seconds:g} s"
+            f"paired figures leave out the {counted(int(cold.sum()), 'request')} of "
+            f"the first {skip_seconds:g} s"
         )
         sentence = (
             f"cold start: the log's first token came {1000 * excess:.0f} ms later than simulated; "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from llmsim.plurals import counted
 from llmsim.validation.compare.comparability import check
 from llmsim.validation.logs.pairing import Pairs, pair
 from llmsim.validation.logs.recording import Finding, Float64, Recording
@@ -63,7 +64,8 @@ class Comparison:
     def __repr__(self) -> str:
         errors = self.errors()
         means = ", ".join(f"{name} {errors[f'mean_{name}']:+.1f} %" for name in self.statistics)
-        return f"Comparison of {self.num_paired} requests, simulated minus real: mean {means}"
+        pairs = f"{counted(self.num_paired, 'request')}"
+        return f"Comparison of {pairs}, simulated minus real: mean {means}"
 
     def _repr_html_(self) -> str:
         """The report for notebooks."""

@@ -12,6 +12,7 @@ metrics at `alpha`.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,11 +30,6 @@ STATISTICS: Mapping[str, float | None] = {
     "p99": 99.0,
 }
 """Name of a statistic, and its percentile; None: the mean."""
-LATENCIES: Mapping[str, Callable[[Recording], Float64]] = {
-    "ttft": lambda run: run.ttft_s,
-    "tpot": lambda run: run.tpot_s,
-    "e2el": lambda run: run.latency_s,
-}
 WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
     "duration": lambda run: run.makespan_s,
     "request_throughput": lambda run: len(run) / run.makespan_s,
@@ -49,6 +45,121 @@ MOST_LOG_RATIO = 100.0
 """Of an interval's end: further up it says nothing, and its exponential would leave floats."""
 FEWEST_BLOCKS = 8
 """Of the block bootstrap: short runs have shorter blocks, so that resamples differ."""
+
+
+class Sample(ABC):
+    """Milliseconds that the requests of a run took, in order of arrival."""
+
+    requests: int
+    """How many there are."""
+    values: int
+    """How many values they have."""
+
+    @abstractmethod
+    def statistics(self) -> Float64:
+        """The mean and the percentiles, linear between neighbours in rank."""
+
+    @abstractmethod
+    def resampled(self, rows: Int64) -> Float64:
+        """The same of the requests of each resample, whose shape is (resamples, requests)."""
+
+
+class OnePerRequest(Sample):
+    """A value for each request."""
+
+    def __init__(self, ms: Float64) -> None:
+        self.requests = self.values = len(ms)
+        self._ms = ms
+
+    def statistics(self) -> Float64:
+        return _statistics(self._ms)
+
+    def resampled(self, rows: Int64) -> Float64:
+        return _statistics(self._ms[rows])
+
+
+class SeveralPerRequest(Sample):
+    """The values of all requests together, of which each request brings its own ones."""
+
+    def __init__(self, ms: Float64, counts: Int64) -> None:
+        self.requests, self.values = len(counts), len(ms)
+        order = np.argsort(ms, kind="stable")
+        self._ordered = ms[order]
+        self._request = np.repeat(np.arange(len(counts)), counts)[order]
+        self._counts = counts
+        self._sums = np.add.reduceat(ms, np.cumsum(counts) - counts) if len(ms) else ms
+
+    def statistics(self) -> Float64:
+        return _statistics(self._ordered)
+
+    def resampled(self, rows: Int64) -> Float64:
+        return np.array([self._of_resample(one) for one in rows])
+
+    def _of_resample(self, drawn: Int64) -> Float64:
+        times = np.bincount(drawn, minlength=self.requests)
+        total = int(times @ self._counts)
+        up_to = np.cumsum(times[self._request])
+        below, above, part = _ranks(total - 1)
+        lower, upper = (
+            self._ordered[np.searchsorted(up_to, rank, side="right")] for rank in (below, above)
+        )
+        return np.concatenate(([times @ self._sums / total], lower + part * (upper - lower)))
+
+
+def _one_per_request(of_request: Callable[[Recording], Float64]) -> "SamplesOf":
+    """Of the requests that have the latency in both runs."""
+
+    def samples(pair: Pairs) -> tuple[Sample, Sample]:
+        a, b = of_request(pair.real) * 1e3, of_request(pair.simulated) * 1e3
+        known = ~(np.isnan(a) | np.isnan(b))
+        return OnePerRequest(a[known]), OnePerRequest(b[known])
+
+    return samples
+
+
+def _between_tokens(pair: Pairs) -> tuple[Sample, Sample]:
+    """Of the requests that have times between tokens in both runs; none where a log lacks them."""
+    real, simulated = pair.real, pair.simulated
+    if real.itl_counts is None or simulated.itl_counts is None:
+        return OnePerRequest(np.empty(0)), OnePerRequest(np.empty(0))
+    known = np.flatnonzero((real.itl_counts > 0) & (simulated.itl_counts > 0))
+    return _gaps_of(real.rows(known)), _gaps_of(simulated.rows(known))
+
+
+def _gaps_of(run: Recording) -> Sample:
+    assert run.itl_s is not None and run.itl_counts is not None, "the caller looked"
+    return SeveralPerRequest(run.itl_s * 1e3, run.itl_counts)
+
+
+SamplesOf = Callable[[Pairs], tuple[Sample, Sample]]
+LATENCIES: Mapping[str, SamplesOf] = {
+    "ttft": _one_per_request(lambda run: run.ttft_s),
+    "tpot": _one_per_request(lambda run: run.tpot_s),
+    "itl": _between_tokens,
+    "e2el": _one_per_request(lambda run: run.latency_s),
+}
+"""What both runs of a pair have of each latency."""
+
+
+def _statistics(values: Float64) -> Float64:
+    """Shape (..., statistics) of values of shape (..., requests): the mean and the percentiles,
+    linear between neighbours in rank.
+    """
+    ordered = np.sort(values)
+    below, above, part = _ranks(ordered.shape[-1] - 1)
+    lower, upper = ordered[..., below], ordered[..., above]
+    between = lower + part * (upper - lower)
+    return np.concatenate((ordered.mean(axis=-1, keepdims=True), between), axis=-1)
+
+
+def _ranks(last: int) -> tuple[Int64, Int64, Float64]:
+    """Of each percentile the ranks of its neighbours, and how far it is from the lower one; `last`
+    is the highest rank.
+    """
+    percentiles = [percentile for percentile in STATISTICS.values() if percentile is not None]
+    ranks = np.array(percentiles) / 100 * last
+    below = ranks.astype(np.int64)
+    return below, np.minimum(below + 1, last), ranks - below
 
 
 @dataclass(frozen=True)
@@ -87,10 +198,10 @@ def differences(
 def _of_latencies(pairs: Sequence[Pairs], alpha: float, seed: int) -> dict[str, Difference]:
     """Of the latencies that requests of every pair have."""
     found: dict[str, Difference] = {}
-    for name, of_request in LATENCIES.items():
-        values = [_both(one, of_request) for one in pairs]
-        if all(len(a) for a, _ in values):
-            of_latency = _of_requests(values, alpha, seed)
+    for name, samples_of in LATENCIES.items():
+        samples = [samples_of(one) for one in pairs]
+        if all(a.requests for a, _ in samples):
+            of_latency = _of_requests(samples, alpha, seed)
             found |= {f"{statistic}_{name}_ms": one for statistic, one in of_latency.items()}
     return found
 
@@ -106,30 +217,23 @@ def _of_whole_runs(pairs: Sequence[Pairs], alpha: float) -> dict[str, Difference
     return found
 
 
-def _both(pair: Pairs, of_request: Callable[[Recording], Float64]) -> tuple[Float64, Float64]:
-    """Milliseconds of the requests that have the latency in both runs, in order of arrival."""
-    a, b = of_request(pair.real) * 1e3, of_request(pair.simulated) * 1e3
-    known = ~(np.isnan(a) | np.isnan(b))
-    return a[known], b[known]
-
-
 def _of_requests(
-    values: Sequence[tuple[Float64, Float64]], alpha: float, seed: int
+    samples: Sequence[tuple[Sample, Sample]], alpha: float, seed: int
 ) -> dict[str, Difference]:
     """The statistics of one latency."""
-    ends = [(_statistics(a), _statistics(b)) for a, b in values]
+    ends = [(a.statistics(), b.statistics()) for a, b in samples]
     if len(ends) > 1:
         return {
             name: _of_seeds([(float(a[at]), float(b[at])) for a, b in ends], alpha)
             for at, name in enumerate(STATISTICS)
         }
-    (a, b), (before, after) = values[0], ends[0]
+    (a, b), (before, after) = samples[0], ends[0]
     befores, afters = _resampled(a, b, np.random.default_rng(seed))
     return {
         name: _tested(
             float(before[at]),
             float(after[at]),
-            Spread.of(befores[:, at], afters[:, at], len(a), _freedom(len(a), tail)),
+            Spread.of(befores[:, at], afters[:, at], a.requests, _freedom(a.requests, tail)),
             alpha,
         )
         for at, (name, tail) in enumerate(STATISTICS.items())
@@ -146,33 +250,18 @@ def _freedom(count: int, percentile: float | None) -> int:
     return max(1, round(observed) - 1)
 
 
-def _statistics(values: Float64) -> Float64:
-    """Shape (..., statistics) of values of shape (..., requests): the mean and the percentiles,
-    linear between neighbours in rank.
-    """
-    ordered = np.sort(values)
-    last = ordered.shape[-1] - 1
-    percentiles = [percentile for percentile in STATISTICS.values() if percentile is not None]
-    ranks = np.array(percentiles) / 100 * last
-    below = ranks.astype(np.int64)
-    above = np.minimum(below + 1, last)
-    lower, upper = ordered[..., below], ordered[..., above]
-    between = lower + (ranks - below) * (upper - lower)
-    return np.concatenate((ordered.mean(axis=-1, keepdims=True), between), axis=-1)
-
-
-def _resampled(a: Float64, b: Float64, rng: np.random.Generator) -> tuple[Float64, Float64]:
+def _resampled(a: Sample, b: Sample, rng: np.random.Generator) -> tuple[Float64, Float64]:
     """The statistics of A and those of B in resamples of request pairs, each of shape (resamples,
     statistics). The same requests are drawn for both runs.
     """
-    count = len(a)
-    resamples = int(np.clip(RESAMPLED_VALUES // count, FEWEST_RESAMPLES, MOST_RESAMPLES))
+    count, values = a.requests, max(a.values, b.values)
+    resamples = int(np.clip(RESAMPLED_VALUES // values, FEWEST_RESAMPLES, MOST_RESAMPLES))
     befores, afters = np.empty((2, resamples, len(STATISTICS)))
     at_once = max(1, DRAWN_AT_ONCE // count)
     for first in range(0, resamples, at_once):
         part = slice(first, min(first + at_once, resamples))
         rows = _block_rows(count, part.stop - part.start, rng)
-        befores[part], afters[part] = _statistics(a[rows]), _statistics(b[rows])
+        befores[part], afters[part] = a.resampled(rows), b.resampled(rows)
     return befores, afters
 
 

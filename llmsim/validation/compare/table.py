@@ -2,6 +2,7 @@
 
 import math
 
+from llmsim.plurals import counted
 from llmsim.validation.compare.compare import PERCENTILES, Comparison, Value
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "latency": "latency"}
@@ -11,7 +12,7 @@ def markdown(comparison: Comparison) -> str:
     """The tables and findings, ending in a line feed."""
     real, simulated = comparison.pairs.real, comparison.pairs.simulated
     lines = [
-        f"{len(real)} requests: {real.kind} `{real.source}` against {simulated.kind} "
+        f"{counted(len(real), 'request')}: {real.kind} `{real.source}` against {simulated.kind} "
         f"`{simulated.source}`. Errors are simulated minus real.",
         "",
         *_distributions(comparison),
@@ -63,7 +64,8 @@ def _distributions(comparison: Comparison) -> list[str]:
 
 def _paired(comparison: Comparison) -> list[str]:
     who = (
-        f"{comparison.num_paired} requests, arrivals of the first {comparison.skip_seconds:g} s "
+        f"{counted(comparison.num_paired, 'request')}, arrivals of the first "
+        f"{comparison.skip_seconds:g} s "
         "left out"
     )
     lines = [

@@ -6,9 +6,17 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 from llmsim.validation.logs.fields import Rows, count_of, finite_number, number_at, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
-from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Float64, Int64, Recording
+from llmsim.validation.logs.recording import (
+    UNKNOWN,
+    FailedRequests,
+    Float64,
+    Int64,
+    Recording,
+    counts_of,
+)
 
 NS_PER_S = 1e9
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -27,14 +35,15 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
     good = [(line, row) for _, line, row in succeeded]
     if not good:
         raise InputError(
-            f"{path}: none of its {len(rows)} records is of a request that succeeded",
+            f"{path}: none of its {counted(len(rows), 'record')} is of a request that succeeded",
             file=str(path),
         )
     start = (
         np.array([number_at(path, line, row["metadata"], "request_start_ns") for line, row in good])
         / NS_PER_S
     )
-    pooled = _chunk_latencies(path, good)
+    gaps = _chunk_latencies(path, good)
+    pooled = np.concatenate(gaps)
     ttft, latency = (
         _metric(path, good, "time_to_first_token"),
         _metric(path, good, "request_latency"),
@@ -48,7 +57,8 @@ def read_aiperf(path: Path, rows: Rows) -> Recording:
         latency_s=latency,
         input_tokens=_tokens(path, good, "input_sequence_length"),
         output_tokens=_tokens(path, good, "output_sequence_length", needed=True),
-        itl_s=pooled,
+        itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps),
         findings=(
             *failed_findings(len(failed), len(measured)),
             *backwards_findings(ttft, latency),
@@ -84,12 +94,13 @@ def _measured(path: Path, rows: Rows) -> list[tuple[str, int, dict[str, Any]]]:
     ]
 
 
-def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
-    """All of them in seconds; None where the records have none."""
-    found = []
+def _chunk_latencies(path: Path, rows: Rows) -> list[Float64]:
+    """Those of each record in seconds; none where a record has none."""
+    found: list[Float64] = []
     for line, row in rows:
         chunk = row["metrics"].get("inter_chunk_latency")
         if not chunk:
+            found.append(np.empty(0))
             continue
         if not isinstance(chunk, dict) or not isinstance(chunk.get("value"), list):
             raise InputError(
@@ -100,7 +111,7 @@ def _chunk_latencies(path: Path, rows: Rows) -> Float64 | None:
             for value in chunk["value"]
         ]
         found.append(np.array(values, dtype=np.float64) * _unit(path, line, chunk))
-    return np.concatenate(found) if found else None
+    return found
 
 
 def _metric(path: Path, rows: Rows, name: str) -> Float64:

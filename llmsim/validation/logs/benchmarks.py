@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 from llmsim.validation.logs.fields import count_of, finite_number, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
-from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording
+from llmsim.validation.logs.recording import UNKNOWN, FailedRequests, Recording, counts_of
 
 
 def read_guidellm(path: Path, data: Mapping[str, Any]) -> Recording:
@@ -64,7 +65,9 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
     """
     good, failed = partitioned(enumerate(rows), lambda one: _succeeded(one[1]))
     if not good:
-        raise InputError(f"{path}: none of its {len(rows)} requests succeeded", file=str(path))
+        raise InputError(
+            f"{path}: none of its {counted(len(rows), 'request')} succeeded", file=str(path)
+        )
     start, end, first, gaps, inputs, outputs = [], [], [], [], [], []
     for number, row in good:
         where = f"{path}: [{number}]"
@@ -88,6 +91,7 @@ def read_inference_perf(path: Path, rows: Sequence[Any]) -> Recording:
         input_tokens=np.array(inputs, dtype=np.int64),
         output_tokens=np.array(outputs, dtype=np.int64),
         itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps),
         findings=(
             *failed_findings(len(failed), len(rows)),
             *backwards_findings(ttft, latency),

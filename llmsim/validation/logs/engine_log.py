@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 from llmsim.validation.logs.fields import Rows, count_of, number_at, partitioned
 from llmsim.validation.logs.findings import CLOCK_GRAIN_S, failed_findings
 from llmsim.validation.logs.recording import (
@@ -35,7 +36,8 @@ def read_engine_log(path: Path, rows: Rows) -> Recording:
     good, failed = partitioned(named, lambda one: _has_tokens(one[2]))
     if not good:
         raise InputError(
-            f"{path}: none of its {len(rows)} requests has a first and a last token", file=str(path)
+            f"{path}: none of its {counted(len(rows), 'request')} has a first and a last token",
+            file=str(path),
         )
     stamps = {
         name: np.array([number_at(path, line, row, name) for _, line, row in good])
@@ -87,6 +89,7 @@ def _order(arrival: Float64, stamps: dict[str, Float64]) -> list[Finding]:
     for (earlier, before), (later, after) in pairwise(chain):
         wrong = int((after < before - CLOCK_GRAIN_S).sum())
         if wrong:
-            sentence = f"the log's clocks disagree: {later} is before {earlier} in {wrong} requests"
+            where = f"{counted(wrong, 'request')}"
+            sentence = f"the log's clocks disagree: {later} is before {earlier} in {where}"
             found.append(Finding("clocks", True, sentence))
     return found

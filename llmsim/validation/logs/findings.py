@@ -1,5 +1,6 @@
 """What readers of logs notice for those who compare."""
 
+from llmsim.plurals import counted, plural
 from llmsim.validation.logs.recording import Finding, Float64
 
 CLOCK_GRAIN_S = 1e-6
@@ -14,7 +15,8 @@ def failed_findings(failed: int, total: int) -> list[Finding]:
         Finding(
             "failed",
             True,
-            f"{failed} of the log's {total} requests failed; they loaded the server all the same",
+            f"{failed} of the log's {counted(total, 'request')} failed; "
+            f"{plural(failed, 'it', 'they')} loaded the server all the same",
         )
     ]
 
@@ -25,7 +27,7 @@ def backwards_findings(ttft: Float64, latency: Float64) -> list[Finding]:
     if not wrong:
         return []
     sentence = (
-        f"the log's clocks disagree: in {wrong} requests a token comes before the request or the "
-        "one before it"
+        f"the log's clocks disagree: in {counted(wrong, 'request')} a token comes before the "
+        "request or the one before it"
     )
     return [Finding("clocks", True, sentence)]

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from llmsim.config.errors import InputError
-from llmsim.validation.logs.recording import Finding, Int64, Recording
+from llmsim.validation.logs.recording import Finding, Recording
 
 _NUMBER = re.compile(r"([0-9]+)[^0-9]*$")
 
@@ -55,7 +55,7 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
             f"{len(both)} in both; the others loaded only one of the two"
         )
         findings.append(Finding("counts", True, sentence))
-    return Pairs(_selected(real, rows[:, 0]), _selected(simulated, rows[:, 1]), tuple(findings))
+    return Pairs(real.rows(rows[:, 0]), simulated.rows(rows[:, 1]), tuple(findings))
 
 
 def refuse_twice(recording: Recording) -> None:
@@ -81,14 +81,6 @@ def matching_rows(wanted: Sequence[str], available: Sequence[str]) -> list[int]:
     first, second = _keys(wanted, available)
     row_of = {key: row for row, key in enumerate(second)}
     return [row_of.get(key, -1) for key in first]
-
-
-def _selected(recording: Recording, rows: Int64) -> Recording:
-    """Pooled latencies survive where every request is selected."""
-    chosen = recording.rows(rows)
-    if len(chosen) == len(recording) and recording.itl_s is not None:
-        return replace(chosen, itl_s=recording.itl_s)
-    return chosen
 
 
 def _keys(a: Sequence[str], b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

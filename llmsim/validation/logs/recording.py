@@ -1,6 +1,6 @@
 """What is known of each request of a run, real or simulated, in one form."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -68,8 +68,9 @@ class Recording:
     """The finished requests of a run; columns of equal length, seconds; immutable.
 
     `arrival_s` counts from the run's first arrival (NaN where the log has no arrivals). `ttft_s`
-    and `latency_s` are first and last token minus arrival. `itl_s` pools all inter-token latencies,
-    or is None where they were not kept.
+    and `latency_s` are first and last token minus arrival. `itl_s` has all inter-token latencies,
+    one request after the other, of which each request has `itl_counts`; both are None where they
+    were not kept.
     """
 
     source: str
@@ -81,6 +82,7 @@ class Recording:
     input_tokens: Int64
     output_tokens: Int64
     itl_s: Float64 | None = None
+    itl_counts: Int64 | None = None
     findings: tuple[Finding, ...] = ()
     kv: KvUse | None = None
     failed: FailedRequests = field(default_factory=FailedRequests)
@@ -112,10 +114,9 @@ class Recording:
         return exact_sum(self.output_tokens) / self.makespan_s
 
     def rows(self, rows: Sequence[int] | Int64) -> "Recording":
-        """The same recording of some of its requests, in the order of `rows`; pooled latencies are
-        dropped.
-        """
+        """The same recording of some of its requests, in the order of `rows`."""
         chosen = np.asarray(rows, dtype=np.int64)
+        itl_s, itl_counts = self._gaps_of(chosen)
         return replace(
             self,
             request_id=tuple(self.request_id[row] for row in chosen.tolist()),
@@ -124,18 +125,34 @@ class Recording:
             latency_s=self.latency_s[chosen],
             input_tokens=self.input_tokens[chosen],
             output_tokens=self.output_tokens[chosen],
-            itl_s=None,
+            itl_s=itl_s,
+            itl_counts=itl_counts,
         )
 
+    def _gaps_of(self, rows: Int64) -> tuple[Float64 | None, Int64 | None]:
+        """The inter-token latencies of some requests, and how many each has."""
+        if self.itl_s is None or self.itl_counts is None:
+            return None, None
+        counts = self.itl_counts[rows]
+        first = (np.cumsum(self.itl_counts) - self.itl_counts)[rows]
+        places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        return self.itl_s[places], counts
 
-def recording_of(results: Results) -> Recording:
-    """The finished requests of a simulation that has just run; inter-token latencies
-    are left out.
+
+def counts_of(lists: Sequence[Sized]) -> Int64:
+    """How many entries each list has."""
+    return np.array([len(one) for one in lists], dtype=np.int64)
+
+
+def recording_of(results: Results, *, with_itl: bool = False) -> Recording:
+    """The finished requests of a simulation that has just run; inter-token latencies only
+    if wanted.
     """
     rows = finished_rows(results.requests)
     requests, workload = results.requests, results.workload
     arrival_ps = requests.arrival_ps[rows]
     names = workload.request_id
+    gaps = [results.itl_of(row) for row in rows.tolist()] if with_itl else []
     return Recording(
         source="simulation",
         kind="llmsim results",
@@ -145,4 +162,6 @@ def recording_of(results: Results) -> Recording:
         latency_s=(requests.finish_ps[rows] - arrival_ps) / PS_PER_S,
         input_tokens=workload.input_tokens[rows].astype(np.int64),
         output_tokens=requests.emitted_tokens[rows].astype(np.int64),
+        itl_s=np.concatenate(gaps) / PS_PER_S if gaps else None,
+        itl_counts=counts_of(gaps) if gaps else None,
     )

@@ -15,7 +15,16 @@ from llmsim.config.files import input_files
 from llmsim.config.files.reading import finite, quoted
 from llmsim.core import PS_PER_S
 from llmsim.export.csv import COLUMNS
-from llmsim.validation.logs.recording import FailedRequests, Finding, KvUse, Recording
+from llmsim.plurals import counted
+from llmsim.validation.logs.recording import (
+    FailedRequests,
+    Finding,
+    Float64,
+    Int64,
+    KvUse,
+    Recording,
+    counts_of,
+)
 
 NS_PER_S = 1e9
 LARGEST_NS = 1 << 62
@@ -35,6 +44,8 @@ def read_csv(path: Path, text: str) -> Recording:
         return np.array([_whole(path, line, name, row[at]) for line, row in rows], dtype=np.int64)
 
     arrival = column("arrival")
+    gaps = _itl(path, rows, header.index("ITL")) if "ITL" in header else []
+    pooled = np.array([gap for one in gaps for gap in one], dtype=np.float64) / NS_PER_S
     return Recording(
         source=str(path),
         kind="simulator CSV",
@@ -44,7 +55,8 @@ def read_csv(path: Path, text: str) -> Recording:
         latency_s=(column("end_time") - arrival) / NS_PER_S,
         input_tokens=column("input"),
         output_tokens=column("output"),
-        itl_s=_itl(path, rows, header.index("ITL")) if "ITL" in header else None,
+        itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps) if len(pooled) else None,
     )
 
 
@@ -98,13 +110,9 @@ def _whole(path: Path, line: int, name: str, cell: str) -> int:
     return number
 
 
-def _itl(
-    path: Path, rows: list[tuple[int, list[str]]], at: int
-) -> "np.ndarray[Any, np.dtype[np.float64]] | None":
-    """All inter-token latencies in seconds; None where no row has one."""
-    found = [_gaps(path, line, row[at]) for line, row in rows if row[at]]
-    pooled = np.array([gap for gaps in found for gap in gaps], dtype=np.float64)
-    return pooled / NS_PER_S if len(pooled) else None
+def _itl(path: Path, rows: list[tuple[int, list[str]]], at: int) -> list[list[float]]:
+    """The inter-token latencies of each row in ns."""
+    return [_gaps(path, line, row[at]) if row[at] else [] for line, row in rows]
 
 
 def _gaps(path: Path, line: int, cell: str) -> list[float]:
@@ -165,10 +173,11 @@ def read_parquet(path: Path) -> Recording:
         raise InputError(
             f"{path}: no request finished; there is nothing to compare", file=str(path)
         )
+    gaps, counts = _stored_gaps(path, table) if "itl_ps" in table.column_names else (None, None)
     arrival, first, finish, inputs, outputs = (_integers(path, table, name) for name in _NEEDED[2:])
     findings = []
     if others.num_rows:
-        sentence = f"{others.num_rows} requests of the simulation did not finish"
+        sentence = f"{counted(others.num_rows, 'request')} of the simulation did not finish"
         findings.append(Finding("unfinished", True, sentence))
     return Recording(
         source=str(path.parent),
@@ -179,7 +188,8 @@ def read_parquet(path: Path) -> Recording:
         latency_s=(finish - arrival) / PS_PER_S,
         input_tokens=inputs,
         output_tokens=outputs,
-        itl_s=_stored_gaps(path, table) if "itl_ps" in table.column_names else None,
+        itl_s=gaps,
+        itl_counts=counts,
         findings=tuple(findings),
         kv=_kv_use(path.parent),
         failed=FailedRequests.of(_stamps(others), float(arrival.min()), PS_PER_S),
@@ -212,9 +222,10 @@ def _integers(path: Path, table: Any, name: str) -> "np.ndarray[Any, np.dtype[np
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
-def _stored_gaps(path: Path, table: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Inter-token latencies of a run folder, seconds."""
+def _stored_gaps(path: Path, table: Any) -> tuple[Float64, Int64]:
+    """Inter-token latencies of a run folder, seconds, and how many each request has."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     column = table["itl_ps"]
     wanted = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
@@ -223,8 +234,10 @@ def _stored_gaps(path: Path, table: Any) -> "np.ndarray[Any, np.dtype[np.float64
             f"{path}: itl_ps holds {column.type}, but must be lists of whole numbers of ps",
             file=str(path),
         )
-    gaps = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return np.asarray(gaps, dtype=np.float64) / PS_PER_S
+    lists = column.combine_chunks()
+    gaps = lists.flatten().to_numpy(zero_copy_only=False)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return np.asarray(gaps, dtype=np.float64) / PS_PER_S, np.asarray(counts, dtype=np.int64)
 
 
 def _kv_use(folder: Path) -> KvUse | None:

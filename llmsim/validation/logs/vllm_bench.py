@@ -9,6 +9,7 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import shown
+from llmsim.plurals import counted, plural
 from llmsim.validation.logs.fields import count_of, finite_number, partitioned
 from llmsim.validation.logs.findings import backwards_findings, failed_findings
 from llmsim.validation.logs.recording import (
@@ -17,6 +18,7 @@ from llmsim.validation.logs.recording import (
     Finding,
     Float64,
     Recording,
+    counts_of,
 )
 from llmsim.validation.logs.units import benchmark_units
 
@@ -37,7 +39,8 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     good, failed = partitioned(range(count), lambda row: not errors[row] and lengths[row] > 0)
     if not good:
         raise InputError(
-            f"{path}: none of its {count} requests succeeded; there is nothing to compare",
+            f"{path}: none of its {counted(count, 'request')} succeeded; there is nothing to "
+            "compare",
             file=str(path),
         )
     ttft = _seconds(path, data, "ttfts", good)
@@ -76,6 +79,7 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
         ),
         output_tokens=outputs,
         itl_s=pooled if len(pooled) else None,
+        itl_counts=counts_of(gaps),
         findings=tuple(findings),
         failed=FailedRequests.of(
             ((str(row), start[row] if start else None) for row in failed), float(arrival.min())
@@ -107,7 +111,8 @@ def _chunked(gaps: list[int], outputs: list[int]) -> list[Finding]:
     chunked = sum(count != tokens - 1 for count, tokens in zip(gaps, outputs, strict=True))
     if not chunked:
         return []
-    sentence = f"{chunked} requests did not stream token by token: their ITLs are those of chunks"
+    who, whose = plural(chunked, "request"), plural(chunked, "its", "their")
+    sentence = f"{chunked} {who} did not stream token by token: {whose} ITLs are those of chunks"
     return [Finding("chunks", False, sentence)]
 
 

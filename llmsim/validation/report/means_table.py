@@ -2,6 +2,7 @@
 
 import math
 
+from llmsim.plurals import counted
 from llmsim.validation.compare.compare import Value
 from llmsim.validation.fit.means import MeansComparison, MeansFit
 from llmsim.validation.logs.recording import Finding
@@ -13,8 +14,8 @@ def means_markdown(comparison: MeansComparison) -> str:
     """One line per published figure; ends in a line feed."""
     means, simulated = comparison.means, comparison.simulated
     lines = [
-        f"{means.kind} `{means.source}` against {len(simulated)} requests of {simulated.kind} "
-        f"`{simulated.source}`. Errors are simulated minus published.",
+        f"{means.kind} `{means.source}` against {counted(len(simulated), 'request')} of "
+        f"{simulated.kind} `{simulated.source}`. Errors are simulated minus published.",
         "",
         "| figure | published | simulated | error |",
         "| --- | ---: | ---: | ---: |",

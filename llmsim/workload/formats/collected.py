@@ -6,6 +6,7 @@ import numpy as np
 
 from llmsim.config.errors import InputError
 from llmsim.core import PS_PER_NS, Int32, Int64, Note, Workload
+from llmsim.plurals import counted, plural
 from llmsim.workload.columns import next_calls
 from llmsim.workload.content import reordered
 from llmsim.workload.formats.contents import Contents
@@ -90,11 +91,9 @@ class Collected:
         """
         n = len(self)
         if n == 0:
-            more = (
-                f": all {self._dropped} requests are without prompt or answer tokens"
-                if self._dropped
-                else ""
-            )
+            all_of_them = f"all {self._dropped} requests are"
+            who = plural(self._dropped, "its only request is", all_of_them)
+            more = f": {who} without prompt or answer tokens" if self._dropped else ""
             path = self.source.path
             raise InputError(f"{path}: the trace is empty{more}", file=path)
         arrival_ns, after, rows, in_order = self._sorted(n)
@@ -197,9 +196,11 @@ class Collected:
         path, notes = self.source.path, []
         if self._dropped:
             kept = self.source.options.failures == "keep"
-            verb = "are kept with one token each" if kept else "are left out"
+            are = plural(self._dropped, "is", "are")
+            verb = f"{are} kept with one token each" if kept else f"{are} left out"
             notes.append(
-                f"{path}: {self._dropped} requests without prompt or answer tokens {verb}; the "
+                f"{path}: {counted(self._dropped, 'request')} without prompt or "
+                f"answer tokens {verb}; the "
                 f"first is {self.unit} {self._dropped_at}"
             )
         if self._unserved:

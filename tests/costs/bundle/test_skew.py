@@ -47,14 +47,14 @@ def test_a_sequence_alone_and_equal_sequences_tell_nothing(tmp_path: Path) -> No
     rows = [row(1, 9.0), (8, 2000, 2000, 50.0, 90.0), row(8, 0.002)]
     ps, how = found(tmp_path, rows, kv_heads=16, num_sms=10)
     assert (
-        ps == pytest.approx(2000) and how == "median of 1 rows above the split threshold of 10 SMs"
+        ps == pytest.approx(2000) and how == "median of 1 row above the split threshold of 10 SMs"
     )
 
 
 def test_without_the_number_of_sms_rows_with_an_effect_count(tmp_path: Path) -> None:
     ps, how = found(tmp_path, [row(2, -0.01), row(2, 0.0), row(2, 0.003)], kv_heads=1, num_sms=0)
     assert ps == pytest.approx(3000)
-    assert how == "median of 1 rows with a positive effect, because the number of SMs is not known"
+    assert how == "median of 1 row with a positive effect, because the number of SMs is not known"
 
 
 def test_an_effect_is_never_negative_and_needs_a_row(tmp_path: Path) -> None:

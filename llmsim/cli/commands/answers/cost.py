@@ -8,6 +8,7 @@ import typer
 
 from llmsim.config.errors import InputError
 from llmsim.config.files.reading import finite, json_file, shown
+from llmsim.plurals import plural
 
 HELP = (
     "Compare the cost of finished runs. The table has the spend ratio and the cost efficiency "
@@ -100,7 +101,11 @@ def _unlike(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     notes = []
     loads = [run.get("workload") or {} for run in (first, other)]
     if loads[0] != loads[1]:
-        was, now = (f"{load.get('requests')} requests of {load.get('source')}" for load in loads)
+        was, now = (
+            f"{load.get('requests')} {plural(load.get('requests') or 0, 'request')} of "
+            f"{load.get('source')}"
+            for load in loads
+        )
         notes.append(f"another load ({now}; {was}), so their ratios compare more than the clusters")
     guessed = [
         ((run.get("sources") or {}).get("by_provenance") or {}).get("analytic") or 0.0

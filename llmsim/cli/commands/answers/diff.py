@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted, plural
 
 if TYPE_CHECKING:
     from llmsim.validation.compare.difference import Difference
@@ -75,8 +76,8 @@ def _pairs(a: Path, b: Path) -> "list[Pairs]":
     first, second = _runs(a), _runs(b)
     if len(first) != len(second):
         raise InputError(
-            f"{a} holds {len(first)} runs and {b} holds {len(second)}; give as many of each, one "
-            "per seed"
+            f"{a} holds {counted(len(first), 'run')} and {b} holds {len(second)}; give as many of "
+            "each, one per seed"
         )
     if len(first) > 1 and [one.name for one in first] != [one.name for one in second]:
         raise InputError(
@@ -119,9 +120,10 @@ def _table(
 ) -> str:
     requests = sum(len(one.real) for one in pairs)
     changed = sum(one.significant is True for one in found.values())
+    differ = plural(changed, "differs", "differ")
     lines = [
-        f"{requests} request pairs in {len(pairs)} pair{'s' * (len(pairs) > 1)} of runs; "
-        f"{changed} of {len(found)} metrics differ by more than chance (*)",
+        f"{counted(requests, 'request pair')} in {counted(len(pairs), 'pair')} of runs; "
+        f"{changed} of {len(found)} metrics {differ} by more than chance (*)",
         *([] if given is None else [given]),
         f"{'metric':20}{'A':>14}{'B':>14}{'change %':>11}  confidence interval %",
     ]

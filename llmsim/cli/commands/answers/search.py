@@ -9,6 +9,7 @@ import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import FailedRuns, InfeasibleError, InputError, InterruptedRun, nearest
+from llmsim.plurals import counted, plural
 
 if TYPE_CHECKING:
     from llmsim.search.journal import Journal, Trial
@@ -140,8 +141,8 @@ def command(
             found = study.search(asked, known.of, trials, seed, course, known.bounds())
     except KeyboardInterrupt:
         raise InterruptedRun(
-            f"interrupted after {known.known} points, which are in {output}; the same call goes "
-            "on from there"
+            f"interrupted after {counted(known.known, 'point')}, which "
+            f"{plural(known.known, 'is', 'are')} in {output}; the same call goes on from there"
         ) from None
     front = study.best(asked, found)
     for i in front:
@@ -214,8 +215,9 @@ def _tell_stale(journal: "Journal") -> None:
     if journal.stale:
         print(
             (
-                f"note: {journal.why_stale} has changed: {journal.stale} earlier answers do not "
-                "count and are run again"
+                f"note: {journal.why_stale} has changed: {journal.stale} earlier "
+                f"{plural(journal.stale, 'answer does', 'answers do')} not count and "
+                f"{plural(journal.stale, 'is', 'are')} run again"
             ),
             file=sys.stderr,
         )
@@ -228,7 +230,8 @@ def _refuse_unfinished(found: "list[Trial]", journal: "Journal", output: Path) -
         from llmsim.search.apply import shown
 
         raise FailedRuns(
-            f"{len(failed)} of {len(found)} points have no answer, after two runs of each; for "
+            f"{len(failed)} of {counted(len(found), 'point')} "
+            f"{plural(len(failed), 'has', 'have')} no answer, after two runs of each; for "
             f"instance {shown(failed[0].point)}: {failed[0].reason}; the others are in "
             f"{output / 'result.json'}, and the same call runs what is missing"
         )
@@ -246,14 +249,16 @@ def _why_none(found: "list[Trial]", course: "Course | None", output: Path) -> st
         examples = [rung.example for rung in course.rungs if rung.example]
         nearest = f"; for instance {examples[0]}" if examples else ""
         return (
-            f"none of {course.drawn} points is an answer: each misses a requirement with few "
-            f"requests or by its bounds{nearest}; the counts are in {output / 'result.json'}"
+            f"none of {counted(course.drawn, 'point')} is an answer: each misses a requirement "
+            f"with few requests or by its bounds{nearest}; the "
+            f"counts are in {output / 'result.json'}"
         )
     short = [trial for trial in found if trial.state == "short"]
     nearest = f"; for instance {(short or found)[0].reason}"
     return (
-        f"none of {len(found)} points is an answer: {len(found) - len(short)} cannot run, "
-        f"{len(short)} miss a requirement{nearest}; all are in {output / 'result.json'}"
+        f"none of {counted(len(found), 'point')} is an answer: {len(found) - len(short)} "
+        f"cannot run, {counted(len(short), 'misses', 'miss')} a requirement{nearest}; all are in "
+        f"{output / 'result.json'}"
     )
 
 
@@ -262,8 +267,10 @@ def _why_none_ran(course: "Course", output: Path) -> str:
     from llmsim.search.prune import REMEDIES
 
     reason, count = max(course.pruned.items(), key=lambda item: item[1])
+    several = f"all {course.candidates} points were"
+    what = plural(course.candidates, "the only point was", several)
     example = course.examples[reason].partition(" (")[0]  # without the arithmetic
     return (
-        f"all {course.candidates} points were pruned without a run, {count} because of: {reason} "
+        f"{what} pruned without a run, {count} because of: {reason} "
         f"({example}); {REMEDIES[reason]}; the counts are in {output / 'result.json'}"
     )

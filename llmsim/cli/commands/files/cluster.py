@@ -104,7 +104,7 @@ def command(
     output: Output = None,
 ) -> None:
     """Checks that the model exists and can be split so, and writes the file."""
-    from llmsim.export.files import atomic_writer, check_writable
+    from llmsim.export.files import CLUSTER_ENDINGS, atomic_writer, check_ending, check_writable
 
     roles, sizes = [None] * instances, Sizes(tp, pp, ep, dp)
     starter = Starter(whole_experts=enable_expert_parallel)
@@ -113,6 +113,7 @@ def command(
     if output is None:
         sys.stdout.write(text)
         return
+    check_ending("--output", output, CLUSTER_ENDINGS)
     check_writable(output)
     with atomic_writer(output) as stream:
         stream.write(text)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     from llmsim.costs.source import CostRequest
@@ -90,7 +91,7 @@ def import_table(
     else:
         tables = [read_external(path) for path in files]
     written = write_table(tables, output)
-    typer.echo(f"{output}: {written} rows; use it with --cost-table {output}")
+    typer.echo(f"{output}: {counted(written, 'row')}; use it with --cost-table {output}")
     return 0
 
 

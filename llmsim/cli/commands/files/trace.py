@@ -10,6 +10,7 @@ import typer
 from msgspec.structs import asdict, replace
 
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     from llmsim.core import Workload
@@ -213,7 +214,9 @@ def convert(
     for note in trace.workload.notes:
         print(f"note: {note}", file=sys.stderr)
     said = sys.stderr if str(output) == STANDARD else sys.stdout
-    print(f"{output}: {len(trace.workload)} requests, {to} (from {trace.format})", file=said)
+    count = len(trace.workload)
+    what = f"{counted(count, 'request')}"
+    print(f"{output}: {what}, {to} (from {trace.format})", file=said)
 
 
 def _selection(given: Mapping[str, Any]) -> dict[str, str]:

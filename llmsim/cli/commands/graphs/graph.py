@@ -10,6 +10,7 @@ import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.export.network_file import network_file
+from llmsim.plurals import counted, plural
 
 if TYPE_CHECKING:
     from llmsim.model import Hardware
@@ -106,7 +107,8 @@ def generate(
         write_trace(output / f"trace.{rank}.et", graph.trace(rank))
     network = "network.yml" if parallel.world > 1 else "network.json"
     print(
-        f"{parallel.world} traces in {output}; run them with\n"
+        f"{counted(parallel.world, 'trace')} in {output}; run "
+        f"{plural(parallel.world, 'it', 'them')} with\n"
         f"astra-sim --workload-configuration={output}/trace "
         f"--system-configuration={output}/system.json "
         f"--network-configuration={output}/{network} "

@@ -7,6 +7,7 @@ import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     from llmsim.api.preparation.prepare import Prepared
@@ -124,7 +125,8 @@ def _write_folder(graph: "IterationGraph", ranks: list[int], nodes: int, output:
     if graph.topology is not None and graph.topology.incast:
         on += f" --incast={graph.topology.incast}"
     lasts = f"{graph.duration_ps / 1e6:.1f} us"
-    typer.echo(f"{output}: {len(written)} files, {nodes} nodes, {lasts}{on}")
+    files = f"{counted(len(written), 'file')}"
+    typer.echo(f"{output}: {files}, {counted(nodes, 'node')}, {lasts}{on}")
 
 
 def _write_file(
@@ -146,7 +148,8 @@ def _write_file(
         text = as_graphml(graph, nodes) if form == "graphml" else as_json(graph, nodes)
     with atomic_writer(output) as stream:
         stream.write(text)
-    typer.echo(f"{output}: {len(nodes)} nodes of {ranks} ranks, {graph.duration_ps / 1e6:.1f} us")
+    what = f"{counted(len(nodes), 'node')} of {counted(ranks, 'rank')}"
+    typer.echo(f"{output}: {what}, {graph.duration_ps / 1e6:.1f} us")
 
 
 def _print_shared_links(found: "list[SharedLink]") -> None:
@@ -155,7 +158,8 @@ def _print_shared_links(found: "list[SharedLink]") -> None:
         typer.echo("no link was shared with other traffic")
         return
     lost_us = sum(one.lost_ps for one in found) / 1e6
-    typer.echo(f"the step lost {lost_us:.1f} us on {len(found)} links that it shared:")
+    links = f"{counted(len(found), 'link')}"
+    typer.echo(f"the step lost {lost_us:.1f} us on {links} that it shared:")
     for one in found:
         typer.echo(
             f"  link {one.link} of {one.bytes_per_s / 1e9:g} GB/s, with {', '.join(one.others)}: "

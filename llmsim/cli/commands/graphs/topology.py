@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmsim.cli.run.command_line import given_path
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     from llmsim.api.busbw import BusRow
@@ -41,7 +42,7 @@ def list_presets() -> None:
 
     for name in preset_names():
         spec = load_topology(name)
-        print(f"{name}: {spec.name}, {spec.num_devices()} devices. {spec.source}")
+        print(f"{name}: {spec.name}, {counted(spec.num_devices(), 'device')}. {spec.source}")
 
 
 def export(source: Source, output: Output = None) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from llmsim.plurals import counted
+
 SCHEDULES_HELP = (
     "Replay recorded schedules (.json or .json.gz, files or folders) and report the first "
     "difference of each. The last line is `N/M cases identical, S steps`; the exit code is 4 "
@@ -44,11 +46,12 @@ def schedules(
         verdicts.append(verdict)
         print(
             f"{path}: {'identical' if verdict.identical else verdict.difference} "
-            f"({verdict.steps} steps)"
+            f"({counted(verdict.steps, 'step')})"
         )
     identical = sum(verdict.identical for verdict in verdicts)
     steps = sum(verdict.steps for verdict in verdicts)
-    print(f"{identical}/{len(verdicts)} cases identical, {steps} steps")
+    cases = f"{identical}/{counted(len(verdicts), 'case')}"
+    print(f"{cases} identical, {counted(steps, 'step')}")
     return 0 if identical == len(verdicts) else DIFFERENT
 
 
@@ -129,7 +132,8 @@ def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json
             shown = verdict.get("recording") or f"seed {verdict['seed']}"
             outcome = f"not comparable, {reason}" if reason else verdict["difference"]
             print(
-                f"{shown}: {outcome or 'identical'} ({verdict['steps']} steps) {options}",
+                f"{shown}: {outcome or 'identical'} ({counted(verdict['steps'], 'step')}) "
+                f"{options}",
                 flush=True,
             )
     if as_json:
@@ -138,7 +142,8 @@ def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json
         print(json.dumps({**engine, **counts, **found}))
     else:
         apart = f", {len(not_comparable)} not comparable" if not_comparable else ""
-        print(f"{identical}/{cases} cases identical{apart}, {steps} steps, {name} {version}")
+        what = f"{identical}/{counted(cases, 'case')} identical{apart}"
+        print(f"{what}, {counted(steps, 'step')}, {name} {version}")
     return _exit_code(cases, identical, len(not_comparable))
 
 

@@ -14,6 +14,7 @@ from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.source import SKEW_FRACTION_BITS, MixedGrid, to_ps
 from llmsim.costs.sources.bundle.grid_completion import fill_line_axis
 from llmsim.costs.sources.csv_tables import Table, read_table, refuse_duplicates
+from llmsim.plurals import counted
 
 Floats = NDArray[np.float64]
 
@@ -158,13 +159,11 @@ def skew_ps_per_token_q20(path: Path, kv_heads: int, num_sms: int) -> tuple[int,
     )
     if num_sms > 0:
         unsplit = column["n"][usable] * kv_heads >= SPLIT_SHARE * SPLIT_WAVES * num_sms
-        rule = f"{int(unsplit.sum())} rows above the split threshold of {num_sms} SMs"
+        why = f"above the split threshold of {num_sms} SMs"
     else:
         unsplit = slope_us > 0
-        rule = (
-            f"{int(unsplit.sum())} rows with a positive effect, because the number of SMs is not "
-            "known"
-        )
+        why = "with a positive effect, because the number of SMs is not known"
+    rule = f"{counted(int(unsplit.sum()), 'row')} {why}"
     if not bool(unsplit.any()):
         return 0, "none, no usable row"
     kappa_us = max(0.0, float(np.median(slope_us[unsplit])))

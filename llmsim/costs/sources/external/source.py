@@ -37,6 +37,7 @@ from llmsim.costs.sources.external.table import ATTENTION, LEAST_US, ExternalTab
 from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.model import Embedding, Gemm
 from llmsim.model.hardware import same_device
+from llmsim.plurals import counted
 
 if TYPE_CHECKING:
     from llmsim.model import Attention, Operator
@@ -78,7 +79,7 @@ class ExternalSource(CostSource):
         points = [point for table in tables for point in table.points]
         known = sorted({point.device for point in points if point.device})
         return InputError(
-            f"{self._label}: none of the {len(points)} rows is for the device "
+            f"{self._label}: none of the {counted(len(points), 'row')} is for the device "
             f'"{self._request.hardware_name}" with tp {self._request.layout.tp}; '
             f"they are for {', '.join(known) or 'other layouts'}"
         )

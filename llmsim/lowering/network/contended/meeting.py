@@ -96,13 +96,14 @@ def kinds_with_kv(
 
 def _shares_ports_with_kv(deployment: Deployment, domain: Domain, *, tiers: bool) -> bool:
     """Whether KV takes ports of the domain's devices that its collectives take, too: those to the
-    switch of a node, and between nodes the network cards. Tiers take all.
+    switch of a node, and between nodes the network cards. Tiers take all, but for those of nodes
+    with a `host_link`.
     """
-    if tiers:
-        return True
     nodes = nodes_of_groups(deployment)
     members = [deployment.groups[index] for index in domain.members]
     own = {node for group in members for node in nodes[group.index]}
+    if tiers and deployment.tiers_take_ports(own):
+        return True
     partners = [
         other
         for other in deployment.groups

@@ -12,6 +12,9 @@ struct BalancerRules {
   bool hears_loads = true;  // engines tell the coordinator their loads; else it reports zeros
   Ps quiet = 0;             // what the coordinator waits at least behind a message
   bool hears_of_first_requests = false;  // an API server tells it of its first one behind a report
+  // Of ranks in lock-step, the first one tells it of its first iteration of a wave; else an API
+  // server's first request says that a wave begins.
+  bool hears_of_first_iterations = true;
 };
 
 }  // namespace llmsim

@@ -12,8 +12,9 @@ EngineLockstep::EngineLockstep(std::vector<Group*> members, std::unique_ptr<Step
     throw std::invalid_argument("either all members of a lockstep run their own loop or none does");
 }
 
-bool EngineLockstep::agree() {
+bool EngineLockstep::agree(Ps now) {
   if (!std::ranges::all_of(members_, &Group::agrees)) return false;
+  if (!some_have_requests()) end_wave(now);
   for (Group* member : members_) member->go_on_agreed();
   change_all();
   return true;
@@ -31,8 +32,9 @@ void EngineLockstep::run_loops(Ps now) {
 }
 
 bool EngineLockstep::try_round(Ps now) {
+  tell_first_iteration(now);
   run_loops(now);
-  if (!std::ranges::all_of(members_, &Group::has_offer)) return agree();
+  if (!std::ranges::all_of(members_, &Group::has_offer)) return agree(now);
   const bool work = std::ranges::any_of(members_, &Group::offers_requests);
   if (stands_still(work, some_have_requests())) return false;
   begin_round(now);

@@ -18,7 +18,7 @@ class EngineLockstep final : public LockstepGroup {
  private:
   bool try_round(Ps now) override;
   // All members wait for an agreement: they go on with it.
-  bool agree();
+  bool agree(Ps now);
   // Lets the members' loops go on as far as they can: one may wake another.
   void run_loops(Ps now);
 };

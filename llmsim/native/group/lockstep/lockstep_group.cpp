@@ -19,6 +19,7 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepEx
                              bool idles_along)
     : members_(std::move(members)),
       executor_(std::move(executor)),
+      has_waves_(!idles_along),
       batches_(members_.size()),
       stirred_((members_.size() + kBits - 1) / kBits) {
   for (const Group* member : members_)
@@ -97,6 +98,24 @@ std::size_t LockstepGroup::next_stirred(std::size_t m) const {
   return members_.size();
 }
 
+void LockstepGroup::tell(WaveNews news, Ps now) const {
+  LoadListener* listener = members_[0]->load_listener();
+  if (listener != nullptr && has_waves_) listener->wave_changed(news, now);
+}
+
+void LockstepGroup::tell_first_iteration(Ps now) {
+  if (!tells_first_iteration_ || members_[0]->full()) return;
+  tells_first_iteration_ = false;
+  tell(WaveNews::kFirstIterationEnds, now);
+}
+
+void LockstepGroup::end_wave(Ps now) {
+  tells_first_iteration_ = false;
+  tell(WaveNews::kEnds, now);
+  wave_rounds_ = 0;
+  ++waves_;
+}
+
 void LockstepGroup::begin_round(Ps now) {
   for (std::size_t m = 0; m < members_.size(); ++m)
     batches_[m] = &members_[m]->offered_or_dummy(now);
@@ -106,7 +125,12 @@ void LockstepGroup::begin_round(Ps now) {
   for (Group* member : members_) member->launch(now);
   if (ready > now)
     for (Group* member : members_) member->hold_until(ready);
+  if (wave_rounds_ == 0) {
+    tell(WaveNews::kBegins, now);
+    tells_first_iteration_ = true;
+  }
   ++rounds_;
+  ++wave_rounds_;
   change_all();
   executor_->begin(batches_, {now, ready}, *this);
 }

@@ -30,6 +30,9 @@ class LockstepGroup : private StepSink {
   std::span<Group* const> members() const { return members_; }
   // A wave's first round has begun, and its end is not known.
   bool runs_rounds() const { return rounds_ > 0; }
+  // Of this wave, that have begun, and how many waves have ended.
+  std::int64_t rounds() const { return wave_rounds_; }
+  std::int64_t waves() const { return waves_; }
   // Whether members wait for each other to agree whether the wave has ended.
   virtual bool about_to_agree() const { return false; }
   // Whether the member's engine waits for messages, whatever its dummies in flight.
@@ -54,6 +57,10 @@ class LockstepGroup : private StepSink {
   // event from outside changes what they can run. Asked before each round.
   bool stands_still(bool work, bool unfinished);
   void begin_round(Ps now);
+  // The coordinator hears that the wave has ended, and that the first rank has ended its first
+  // iteration.
+  void end_wave(Ps now);
+  void tell_first_iteration(Ps now);
   // Something has changed for all members.
   void change_all();
   void stir_all();
@@ -72,11 +79,15 @@ class LockstepGroup : private StepSink {
   // The first member from `m` on that is stirred; their number: none.
   std::size_t next_stirred(std::size_t m) const;
   void settle(std::size_t member);
+  void tell(WaveNews news, Ps now) const;
   bool waits_for_nothing() const;
 
   std::unique_ptr<StepExecutor> executor_;
   std::int64_t idle_rounds_ =
       0;  // in a row in which nobody ran a request although some wait, and for no KV
+  bool has_waves_;
+  std::int64_t waves_ = 0, wave_rounds_ = 0;  // that have ended; of this one, 0: none runs
+  bool tells_first_iteration_ = false;        // when it has ended
   std::vector<const Batch*> batches_;
   // Who may have another answer than when it was asked last: a bit of each member. The others have
   // nothing to hear of, and either have offered a batch or have no place for one.

@@ -14,11 +14,14 @@ WaveLockstep::WaveLockstep(std::vector<Group*> members, std::unique_ptr<StepExec
 // vLLM's DPEngineCoreProc._has_global_unfinished_reqs: each says whether it has requests when it
 // has called for its batch or dummy and, with its queue of batches full, has the oldest output.
 // What it has just called for has not ended then.
-bool WaveLockstep::agree() {
+bool WaveLockstep::agree(Ps now) {
   if (!about_to_agree()) return true;
   if (std::ranges::any_of(members_, &Group::full)) return false;
   agreed_ = true;
-  if (!some_have_requests()) rounds_ = 0;
+  if (!some_have_requests()) {
+    rounds_ = 0;
+    end_wave(now);
+  }
   change_all();
   return true;
 }
@@ -40,7 +43,9 @@ bool WaveLockstep::all_offer(Ps now) {
 // Requests that wait for their KV keep the wave going, and start one, as in vLLM: all ranks run
 // dummies.
 bool WaveLockstep::try_round(Ps now) {
-  if (!agree() || !all_offer(now)) return false;
+  if (!agree(now)) return false;
+  tell_first_iteration(now);
+  if (!all_offer(now)) return false;
   const bool work = some_have_work();
   const bool unfinished = some_have_requests();
   if (!work && !unfinished && rounds_ == 0) return false;

@@ -29,7 +29,7 @@ class WaveLockstep final : public LockstepGroup {
   }
   // False: they are about to agree, and some have still to end what they do in this round. With
   // nobody's work left the wave ends.
-  bool agree();
+  bool agree(Ps now);
   // For how many rounds behind this one a member may build batches: up to the next agreement.
   std::int64_t rounds_ahead() const;
 

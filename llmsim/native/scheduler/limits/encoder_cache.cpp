@@ -27,29 +27,40 @@ std::int32_t EncoderCache::cut(RequestId request, std::int32_t computed, std::in
   planned_pairs_ = 0;
   left_as_planned_ = left_;
   if (tokens <= 0) return tokens;
+  const EncoderRules& rules = config_.rules;
   const std::span<const EncoderInput> inputs = config_.inputs->of(request);
   const std::int32_t end = computed + tokens + ahead;
   for (std::int32_t i = 0; at(i) < inputs.size() && inputs[at(i)].offset < end; ++i) {
     const EncoderInput& one = inputs[at(i)];
     if (one.offset + one.tokens <= computed) continue;
-    if (config_.whole_inputs && computed <= one.offset &&
-        computed + tokens < one.offset + one.tokens)
-      return std::max(0, one.offset - computed - ahead);
+    const bool would_split = splits(one, computed, tokens);
+    const std::int32_t before_drafter = std::max(0, one.offset - computed - ahead);
+    if (rules.counts_repeated && would_split) return before_drafter;
     const bool repeats = std::ranges::any_of(
         planned_, [&](std::int32_t other) { return inputs[at(other)].content == one.content; });
     if (repeats) {
-      repeated_.push_back(i);
+      if (rules.counts_repeated) repeated_.push_back(i);
       continue;
     }
     if (hold_cached(request, i)) continue;
+    if (would_split) return before_drafter;
     if (!fits(one.tokens))
-      return computed < one.offset ? std::min(tokens, one.offset - computed) : 0;
+      return rules.frees_at_once ? std::min(tokens, std::max(0, one.offset - computed))
+                                 : before_drafter;
+    if (!rules.encodes_ahead && one.offset == computed + tokens) continue;  // 0.24 reads one ahead
     planned_.push_back(i);
     planned_tokens_ += one.tokens;
     planned_pairs_ += std::int64_t{one.tokens} * one.tokens;
     left_as_planned_ -= one.tokens;
   }
   return tokens;
+}
+
+bool EncoderCache::splits(const EncoderInput& one, std::int32_t computed,
+                          std::int32_t tokens) const {
+  const bool begins =
+      config_.rules.keeps_first_whole ? computed <= one.offset : computed < one.offset;
+  return config_.whole_inputs && begins && computed + tokens < one.offset + one.tokens;
 }
 
 bool EncoderCache::hold_cached(RequestId request, std::int32_t index) {
@@ -116,13 +127,14 @@ EncoderUse EncoderCache::use() const {
   return use;
 }
 
-void EncoderCache::processed(RequestId request, std::int32_t tokens) {
+void EncoderCache::processed(RequestId request, std::int32_t tokens, std::int32_t ahead) {
   const auto found = held_.find(request);
   if (found == held_.end()) return;
+  const std::int32_t behind = config_.rules.frees_at_once ? 0 : ahead;
   const std::set<std::int32_t> indices = found->second;
   for (const std::int32_t index : indices) {
     const EncoderInput& one = input(request, index);
-    if (one.offset + one.tokens <= tokens) let_go(request, index);
+    if (one.offset + one.tokens + behind <= tokens) let_go(request, index);
   }
 }
 
@@ -133,12 +145,11 @@ void EncoderCache::release(RequestId request) {
   for (const std::int32_t index : indices) let_go(request, index);
 }
 
-// A request that has an input twice holds its output until it needs neither.
 void EncoderCache::let_go(RequestId request, std::int32_t index) {
   const std::int64_t content = input(request, index).content;
   std::set<std::int32_t>& indices = held_.at(request);
   indices.erase(index);
-  const bool again = std::ranges::any_of(
+  const bool again = config_.rules.holds_repeated && std::ranges::any_of(
       indices, [&](std::int32_t other) { return input(request, other).content == content; });
   if (indices.empty()) held_.erase(request);
   const auto found = outputs_.find(content);

@@ -33,7 +33,25 @@ struct EncoderInputs {
   }
 };
 
+// What releases of vLLM after 0.24 decide otherwise than 0.24 (docs/reference/conformance.md says
+// which); each is off in 0.24.
+struct EncoderRules {
+  // A step also encodes an input of which its drafter alone reads tokens.
+  bool encodes_ahead = false;
+  // A request that has an input several times holds its output until it needs none of them.
+  bool holds_repeated = false;
+  // An input is also kept whole where its output is there already, and a request holds each of its
+  // equal inputs from the step on that encodes the first one.
+  bool counts_repeated = false;
+  // A step that begins with an input keeps it whole, too.
+  bool keeps_first_whole = false;
+  // An output is let go when the tokens of its input are computed, and a step ends right in front
+  // of an input without room; else both leave the tokens that a drafter reads ahead.
+  bool frees_at_once = false;
+};
+
 struct EncoderConfig {
+  EncoderRules rules{};
   std::int32_t step_tokens = 0;   // that one step encodes at most; 0: not modelled
   std::int32_t cache_tokens = 0;  // of outputs that are kept at most
   bool whole_inputs = false;      // a step computes all tokens of an input, or none
@@ -71,8 +89,8 @@ class EncoderCache {
   void unschedule(RequestId request);
   // What it computes in the step; nothing where its time is not modelled.
   EncoderUse use() const;
-  // So many of its tokens have been computed for good.
-  void processed(RequestId request, std::int32_t tokens);
+  // So many of its tokens have been computed for good; its drafter reads `ahead` tokens behind them.
+  void processed(RequestId request, std::int32_t tokens, std::int32_t ahead);
   // It holds nothing any more.
   void release(RequestId request);
   bool holds(RequestId request) const { return held_.contains(request); }
@@ -87,6 +105,8 @@ class EncoderCache {
   const EncoderInput& input(RequestId request, std::int32_t index) const {
     return config_.inputs->of(request)[at(index)];
   }
+  // A step of `tokens` behind `computed` ones would hold a part of it alone.
+  bool splits(const EncoderInput& one, std::int32_t computed, std::int32_t tokens) const;
   bool hold_cached(RequestId request, std::int32_t index);
   // Makes room for `tokens`, and `planned_tokens_` before them.
   bool fits(std::int32_t tokens);

@@ -41,12 +41,14 @@ void LoraSlots::add(std::int32_t adapter, std::int32_t tokens, std::int32_t rows
 }
 
 AdapterUse LoraSlots::begin_step() {
-  use_.adapters = static_cast<std::int32_t>(order_.size());
   for (const std::int32_t adapter : order_) {
-    load(adapter);
     std::int32_t& tokens = tokens_of_[at(adapter)];
-    if (!config_.experts.empty())
-      use_.experts += config_.experts[std::min(at(tokens), config_.experts.size() - 1)];
+    if (use_.adapters < config_.slots) {
+      ++use_.adapters;
+      load(adapter);
+      if (!config_.experts.empty())
+        use_.experts += config_.experts[std::min(at(tokens), config_.experts.size() - 1)];
+    }
     tokens = 0;
   }
   order_.clear();

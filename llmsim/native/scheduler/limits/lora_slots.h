@@ -47,7 +47,8 @@ class LoraSlots {
   // The next step computes tokens of a request with an adapter, and so many rows of its logits.
   void add(std::int32_t adapter, std::int32_t tokens, std::int32_t rows);
   // The step begins: the adapters of its requests are in slots from now on, loaded in the order in
-  // which they were added. vLLM walks a set of them, whose order is nobody's.
+  // which they were added. vLLM walks a set of them, whose order is nobody's. Those that are more
+  // than the slots, where vLLM ends (`crowded_lora_steps`), take no time.
   AdapterUse begin_step();
   // Both, for the requests of a batch.
   AdapterUse begin_step(const std::vector<Item>& items, const SequenceTable& sequences) {

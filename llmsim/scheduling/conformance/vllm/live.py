@@ -322,13 +322,20 @@ def resolved_part(vllm_config: Any, scheduler: Any) -> Case:
         "tokens_by_sequences": scheduler.dynamic_sd_lookup or [],
         "use_eagle": scheduler.use_eagle,
         "num_hash_lookahead_tokens": getattr(vllm_config, "num_hash_lookahead_tokens", 0),
-        "num_prefill_lookahead_tokens": getattr(vllm_config, "num_prefill_lookahead_tokens", 0),
+        "num_prefill_lookahead_tokens": _prompt_lookahead(scheduler),
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "watermark": vllm_config.scheduler_config.watermark,
         "draft_slots": 0 if drafts is None else drafts.max_num_new_slots_for_drafting,
         "engine_profile": engine_profile_of(installed_version() or "none"),
         "prefix_cache_retention_interval": _retention(scheduler.kv_cache_config),
     }
+
+
+def _prompt_lookahead(scheduler: Any) -> int:
+    """Tokens behind a part of a prompt that the drafter reads; releases before 0.28 have no name
+    for it.
+    """
+    return int(getattr(scheduler, "num_prefill_lookahead", scheduler.use_eagle))
 
 
 def _retention(kv_config: Any) -> int:
@@ -343,7 +350,7 @@ def _without_what_it_lacks(case: Case) -> Case:
     """
     profile = load_profile(engine_profile_of(installed_version() or "none"))
     config = dict(case["config"])
-    if not profile.schedules_by("counts_running_loras"):
+    if "max_loras" not in profile.options:
         slots = config.pop("max_loras", 0)
         if slots:
             case = _with_all(case, lora=0)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from llmsim.plurals import plural
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import json_lines
 from llmsim.workload.formats.source import Source
@@ -65,7 +66,8 @@ def read(source: Source, head: Head) -> Table:
         if added:
             table.detail(request_id=about.x_request_id)
     if warm_up:
-        table.notes.append(f"{source.path}: {warm_up} requests of the warm-up are left out")
+        requests = plural(warm_up, "request of the warm-up is", "requests of the warm-up are")
+        table.notes.append(f"{source.path}: {warm_up} {requests} left out")
     return table
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from llmsim.core import Int64
+from llmsim.plurals import plural
 from llmsim.workload.formats.batches import Batch, each
 from llmsim.workload.formats.head import Head
 from llmsim.workload.formats.rows import all_scaled_ns, json_batches, scaled_ns
@@ -167,10 +168,9 @@ def read(source: Source, head: Head) -> Table:
     begins = of["begin_ns"][first]
     timed = begins[begins != 0]
     if len(timed) < len(first) and source.options.rate is None:
-        table.notes.append(
-            f"{source.path}: {len(first) - len(timed)} sessions without times begin with the "
-            "first one"
-        )
+        untimed = len(first) - len(timed)
+        sessions = plural(untimed, "session without times begins", "sessions without times begin")
+        table.notes.append(f"{source.path}: {untimed} {sessions} with the first one")
     of["at_ns"] = np.where(of["begin_ns"] != 0, of["begin_ns"], timed.min() if len(timed) else 0)
     empty = (of["input"] < 1) | (of["output"] < 1)
     if empty.any():

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.core import Int64
+from llmsim.plurals import plural
 from llmsim.workload.formats.batches import Batch
 from llmsim.workload.formats.chat.weka_streams import (
     BLOCK_TOKENS,
@@ -223,10 +224,12 @@ class _Reader:
             basis = "from their own start" if self._relative else "from the conversation's start"
             table.notes.append(f"{path}: times of sub-agents are taken to count {basis}")
         if self._overlapping:
-            table.notes.append(
-                f"{path}: {self._overlapping} calls overlap the call before them and come at "
-                "their recorded time"
+            calls = plural(
+                self._overlapping,
+                "call overlaps the call before it and comes at its recorded time",
+                "calls overlap the call before them and come at their recorded time",
             )
+            table.notes.append(f"{path}: {self._overlapping} {calls}")
         if self._taken > 1 and self._source.options.rate is None:
             table.say(
                 f"its {self._taken} conversations have no dates and all begin at 0; rate= "

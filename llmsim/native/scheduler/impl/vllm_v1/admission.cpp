@@ -30,6 +30,10 @@ void VllmV1::admit_waiting(Ps now, Batch& batch, StepBudget& budget) {
     for (const RequestId request : running_) note_lora(request);
   } else {
     for (const Item& item : batch.items) note_lora(item.request);
+    // Requests that a step passes over take no slot, and run again beside those that took theirs.
+    // vLLM ends with an assertion then.
+    const auto most = static_cast<std::size_t>(config_.limits.max_loras);
+    if (loras_.size() > most) ++counters_.crowded_lora_steps;
   }
   while (budget.left() > 0 && num_running() < most_running_) {
     if (!holders_first()) pass_over_waiting(now);
@@ -226,7 +230,7 @@ VllmV1::Admission VllmV1::admit_arrived(Ps now, RequestId request, std::int32_t 
   if (!slots_for_drafts) most = std::min(most, s.num_tokens - computed);
   if (most == 0) return Admission::kNoRoom;
   const std::int32_t tokens = cut_prompt(request, s, computed, most);
-  if (tokens == 0) return Admission::kPassedOver;
+  if (tokens == 0) return cut_off();
   hits_.clear();  // it holds them already
   const std::int32_t slots =
       computed + tokens + (slots_for_drafts ? config_.speculation.lookahead : 0);
@@ -334,7 +338,7 @@ VllmV1::Admission VllmV1::admit(Ps now, RequestId request, std::int32_t budget, 
       kv_.cut(request, s, cached, first_tokens(s, cached, budget), most_of_prompt());
   if (most == 0) return Admission::kNoRoom;
   const std::int32_t tokens = cut_prompt(request, s, cached, most);
-  if (tokens == 0) return Admission::kPassedOver;
+  if (tokens == 0) return cut_off();
   const std::int32_t spare = spare_blocks();
   const std::int32_t whole = s.num_tokens + (alone ? config_.speculation.lookahead : 0);
   const bool fits_whole =

@@ -359,7 +359,9 @@ void VllmV1::receive(const Item& item, std::int32_t drafts_after,
     }
   }
   if (counts && s.num_in_flight > 0) s.num_in_flight -= rejected;
-  if (encoder_.on()) encoder_.processed(item.request, s.num_computed - s.num_in_flight);
+  if (encoder_.on())
+    encoder_.processed(item.request, s.num_computed - s.num_in_flight,
+                       config_.speculation.prompt_lookahead);
   if (current) s.prompt_processed = item.computed_before + item.tokens - rejected;
   if (current)
     kv_.below().computed(item.request, item.computed_before,

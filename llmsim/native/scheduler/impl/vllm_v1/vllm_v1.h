@@ -124,6 +124,10 @@ class VllmV1 final : public Scheduler,
   void admit_waiting(Ps now, Batch& batch, StepBudget& budget);
   // kNoRoom: nobody behind it may run either.
   enum class Admission : std::uint8_t { kNoRoom, kPassedOver, kParked, kScheduled };
+  // What becomes of a request of which the step can take no token behind `cut_prompt`.
+  Admission cut_off() const {
+    return config_.rules.passes_over_cut ? Admission::kPassedOver : Admission::kNoRoom;
+  }
   Admission admit(Ps now, RequestId request, std::int32_t budget, Batch& batch, bool alone);
   std::int32_t cached_tokens(RequestId request);
   Admission reserve(Ps now, RequestId request);
