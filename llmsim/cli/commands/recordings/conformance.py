@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from llmsim.plurals import counted
-
 SCHEDULES_HELP = (
     "Replay recorded schedules (.json or .json.gz, files or folders) and report the first "
     "difference of each. The last line is `N/M cases identical, S steps`; the exit code is 4 "
@@ -46,12 +44,11 @@ def schedules(
         verdicts.append(verdict)
         print(
             f"{path}: {'identical' if verdict.identical else verdict.difference} "
-            f"({counted(verdict.steps, 'step')})"
+            f"({verdict.steps} steps)"
         )
     identical = sum(verdict.identical for verdict in verdicts)
     steps = sum(verdict.steps for verdict in verdicts)
-    cases = f"{identical}/{counted(len(verdicts), 'case')}"
-    print(f"{cases} identical, {counted(steps, 'step')}")
+    print(f"{identical}/{len(verdicts)} cases identical, {steps} steps")
     return 0 if identical == len(verdicts) else DIFFERENT
 
 
@@ -132,8 +129,7 @@ def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json
             shown = verdict.get("recording") or f"seed {verdict['seed']}"
             outcome = f"not comparable, {reason}" if reason else verdict["difference"]
             print(
-                f"{shown}: {outcome or 'identical'} ({counted(verdict['steps'], 'step')}) "
-                f"{options}",
+                f"{shown}: {outcome or 'identical'} ({verdict['steps']} steps) {options}",
                 flush=True,
             )
     if as_json:
@@ -142,8 +138,7 @@ def _report(name: str, results: Iterator[dict[str, Any]], cases: int, *, as_json
         print(json.dumps({**engine, **counts, **found}))
     else:
         apart = f", {len(not_comparable)} not comparable" if not_comparable else ""
-        what = f"{identical}/{counted(cases, 'case')} identical{apart}"
-        print(f"{what}, {counted(steps, 'step')}, {name} {version}")
+        print(f"{identical}/{cases} cases identical{apart}, {steps} steps, {name} {version}")
     return _exit_code(cases, identical, len(not_comparable))
 
 
