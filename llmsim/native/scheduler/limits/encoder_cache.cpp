@@ -149,8 +149,10 @@ void EncoderCache::let_go(RequestId request, std::int32_t index) {
   const std::int64_t content = input(request, index).content;
   std::set<std::int32_t>& indices = held_.at(request);
   indices.erase(index);
-  const bool again = config_.rules.holds_repeated && std::ranges::any_of(
-      indices, [&](std::int32_t other) { return input(request, other).content == content; });
+  const bool again =
+      config_.rules.holds_repeated && std::ranges::any_of(indices, [&](std::int32_t other) {
+        return input(request, other).content == content;
+      });
   if (indices.empty()) held_.erase(request);
   const auto found = outputs_.find(content);
   if (again || found == outputs_.end() || found->second.holders.erase(request) == 0) return;

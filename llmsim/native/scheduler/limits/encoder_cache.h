@@ -89,7 +89,8 @@ class EncoderCache {
   void unschedule(RequestId request);
   // What it computes in the step; nothing where its time is not modelled.
   EncoderUse use() const;
-  // So many of its tokens have been computed for good; its drafter reads `ahead` tokens behind them.
+  // So many of its tokens have been computed for good; its drafter reads `ahead` tokens behind
+  // them.
   void processed(RequestId request, std::int32_t tokens, std::int32_t ahead);
   // It holds nothing any more.
   void release(RequestId request);
