@@ -19,9 +19,9 @@ from llmsim.config.errors import InfeasibleError
 from llmsim.config.host_links import LinkPlace
 from llmsim.lowering.network.cluster_network import (
     EVERY_NODE,
-    OF_READER,
     ClusterNetwork,
     add_link,
+    pool_place,
     port_links,
 )
 from llmsim.lowering.offload.placement import HOST, memory_at
@@ -170,14 +170,7 @@ def _pool_devices(
     for number in range(pool.devices):
         rate, latency_ps = pool.device.bandwidth_bytes_per_s, pool.device.latency_ps
         link = add_link(deployment, network.config, "cxl_mem.mem_bw", rate, latency_ps)
-        found[f"cxl:{number}"] = network.config.add_place(
-            EVERY_NODE,
-            (link, link),
-            (-1, -1),
-            near_latency_ps=OF_READER,
-            host_latency_ps=deployment.host_links.nominal.latency_ps,
-            below=True,
-        )
+        found[f"cxl:{number}"] = pool_place(deployment, network.config, link)
     return found
 
 

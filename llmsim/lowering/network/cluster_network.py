@@ -213,6 +213,11 @@ def _pool(deployment: Deployment, config: "_native.NetworkConfig") -> int | None
     whole = deployment.pool.whole
     field = "cxl_mem.mem_bw of all devices together"
     link = add_link(deployment, config, field, whole.bandwidth_bytes_per_s, whole.latency_ps)
+    return pool_place(deployment, config, link)
+
+
+def pool_place(deployment: Deployment, config: "_native.NetworkConfig", link: int) -> int:
+    """A place of the CXL pool behind this link, near to every node."""
     place: int = config.add_place(
         EVERY_NODE,
         (link, link),
