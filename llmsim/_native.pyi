@@ -2256,6 +2256,10 @@ class OffloadingEviction(enum.Enum):
 
     LRU_BY_CHUNK = 2
 
+    TOUCHED_LRU = 3
+
+    TOUCHED_ARC = 4
+
 class OffloadingConfig:
     """What a group offloads (vLLM's kv_connector_extra_config)."""
 

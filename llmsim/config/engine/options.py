@@ -249,7 +249,7 @@ class EngineOptions(Section):
     kv_offloading_size: Annotated[SizeGib | None, OnCommandLine(float)] = Field(
         default=None,
         description="Keeps KV of prompts in so many GiB of host memory for all ranks of an engine, "
-        "by the rules of vLLM's OffloadingConnector (from 0.31 on; docs/explanation/kv_tiers.md).",
+        "by the rules of vLLM's OffloadingConnector (from 0.30 on; docs/explanation/kv_tiers.md).",
     )
     kv_offloading_blocks_per_chunk: Annotated[
         Annotated[int, Field(ge=1, le=1 << 12)] | None, OnCommandLine(int)

@@ -22,7 +22,7 @@ VERSION_RULES = {
     "joins_verification": "Blocks that a prompt under way still needs are counted with those of "
     "its verification, which 0.31 rounds up apart.",
     "holders_first": "Also by priority, requests that hold blocks while they wait start before all "
-    "others.",
+    "others; earlier, they and who was passed over wait in one queue.",
     "delivers_kv": "Where KV is handed over, also the decode side drops what steps in flight "
     "compute for a preempted request, which starts again at once.",
     "spares_busy_victims": "Nobody is preempted whose blocks would not be free at once.",
@@ -67,7 +67,9 @@ VERSION_RULES = {
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
     "whether work is left.",
     "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
-    "(kv_offloading_size); releases before 0.31 were not compared.",
+    "(kv_offloading_size); releases before 0.30 were not compared.",
+    "uses_once": "A request uses each chunk of a pool of offloaded KV once, and the pool notes it "
+    "when the request ends; earlier, whenever the request looks for KV or stores some.",
     "ages_requests": "In an LRU pool of offloaded KV, the chunks of a running request are as old "
     "as its first use of the pool, the last ones first; earlier, each as its own store.",
     "offers_again": "Who starts again after a preemption offers all of its chunks to the pool of "

@@ -221,7 +221,7 @@ def _check_release(version: str, server: EngineServer) -> None:
     if offloads and not load_profile(engine_profile_of(version)).schedules_by("offloads"):
         raise NotYetError(
             f"--engine-python: vLLM {version} offloads KV by rules that were not compared; "
-            "name an interpreter with 0.31 or a later release"
+            "name an interpreter with 0.30 or a later release"
         )
 
 

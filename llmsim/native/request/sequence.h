@@ -45,7 +45,8 @@ struct Sequence {
   bool remote_kv = false;   // the KV of the prompt comes from another group
   bool in_prompt =
       false;  // its last step did not reach the end of what was known (vLLM: is_prefill_chunk)
-  bool passed_over = false;  // by those behind it in the queue, and has not run since
+  std::int64_t aside = 0;  // its place among those who were passed over or parked and have not run
+                           // since; 0: neither
   // While it has fewer tokens, known and computed, a step of one token finds nothing to do but to
   // count it: no block is filled or needed, and nothing ends. Set whenever a step is scheduled in
   // full by VllmV1. Sglang uses the first alone, for outputs.

@@ -38,6 +38,10 @@ class SequenceTable {
   Sequence& operator[](RequestId request) { return sequences_[request]; }
   const Sequence& operator[](RequestId request) const { return sequences_[request]; }
   std::size_t size() const { return sequences_.size(); }
+  // Who is passed over or parked for the first time since it ran stands behind all others of them.
+  void set_aside(RequestId request) {
+    if (sequences_[request].aside == 0) sequences_[request].aside = ++num_set_aside_;
+  }
   const ContentKeys& content() const { return *content_; }
   std::shared_ptr<const ContentKeys> shared_content() const { return content_; }
 
@@ -49,6 +53,7 @@ class SequenceTable {
 
  private:
   std::vector<Sequence> sequences_;
+  std::int64_t num_set_aside_ = 0;
   std::vector<std::int32_t> output_tokens_;
   std::shared_ptr<const ContentKeys> content_;
 };

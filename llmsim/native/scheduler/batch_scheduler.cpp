@@ -14,7 +14,9 @@ BatchScheduler::BatchScheduler(const SchedulerConfig& config, SequenceTable& seq
       log_(log),
       kv_(config.kv, sequences),
       waiting_(config.queue, sequences),
-      parked_(config.queue.order == QueueOrder::kPriority, sequences) {
+      parked_(config.queue.order == QueueOrder::kPriority ? ParkedOrder::kPriority
+                                                          : ParkedOrder::kParking,
+              sequences) {
   if (!config.kv.tables.plain())
     throw std::invalid_argument("several tables of blocks need the scheduler vllm_v1");
   if (config.victim)

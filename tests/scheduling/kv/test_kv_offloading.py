@@ -59,6 +59,25 @@ def test_a_full_pool_of_031_gives_up_other_chunks() -> None:
     assert old != new
 
 
+def test_a_full_pool_of_030_gives_up_other_chunks() -> None:
+    """There, a request uses its chunks whenever it looks for KV."""
+    load = PREFIXES.replace("prefixes=4", "prefixes=6")
+    for policy in ("lru", "arc"):
+        old, new = (
+            offloading(
+                run(
+                    load,
+                    kv_offloading_size=0.5,
+                    kv_offloading_eviction_policy=policy,
+                    engine_profile=profile,
+                )
+            )
+            for profile in ("vllm-0.30", "vllm-0.31")
+        )
+        assert old["evicted_tokens"] > 0 < new["evicted_tokens"]
+        assert old != new
+
+
 def test_each_option_changes_what_is_stored() -> None:
     plain = offloading(run(kv_offloading_size=4))
     answers = offloading(
@@ -129,9 +148,9 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
     [
         (
             ["--engine-profile", "vllm-0.24"],
-            "--kv-offloading-size is modelled by the rules of vllm-0.31, vllm-0.32, vllm-0.33 "
-            "alone, and not of vllm-0.24; choose such an engine_profile, or keep KV in host memory "
-            "by prefix_storage",
+            "--kv-offloading-size is modelled by the rules of vllm-0.30, vllm-0.31, vllm-0.32, "
+            "vllm-0.33 alone, and not of vllm-0.24; choose such an engine_profile, or keep KV in "
+            "host memory by prefix_storage",
         ),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
         (

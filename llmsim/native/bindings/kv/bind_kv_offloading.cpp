@@ -53,7 +53,9 @@ void bind_kv_offloading(nb::module_& m) {
   nb::enum_<OffloadingEviction>(m, "OffloadingEviction")
       .value("LRU", OffloadingEviction::kLru)
       .value("ARC", OffloadingEviction::kArc)
-      .value("LRU_BY_CHUNK", OffloadingEviction::kLruByChunk);
+      .value("LRU_BY_CHUNK", OffloadingEviction::kLruByChunk)
+      .value("TOUCHED_LRU", OffloadingEviction::kTouchedLru)
+      .value("TOUCHED_ARC", OffloadingEviction::kTouchedArc);
   nb::class_<OffloadingConfig>(m, "OffloadingConfig",
                                "What a group offloads (vLLM's kv_connector_extra_config).")
       .def(nb::init<>())

@@ -74,9 +74,39 @@ class LruByChunk final : public LruPolicy {
   void accessed(std::span<const OffloadedChunk>, ChunkAccess&, const HeldChunks&) override {}
 };
 
+// Up to vLLM 0.30: the chunks that no transfer uses, of which those that were touched last, or
+// whose transfers ended last, go last.
+class TouchedLru final : public CachePolicy {
+ public:
+  void inserted(const OffloadedChunk&, ChunkAccess&) override {}
+  void missed(std::span<const OffloadedChunk>) override {}
+  void accessed(std::span<const OffloadedChunk>, ChunkAccess&, const HeldChunks&) override {}
+  void request_finished(const ChunkAccess&, const HeldChunks&) override {}
+  void touched(std::span<const OffloadedChunk> chunks, const HeldChunks&) override {
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk)
+      if (idle_.contains(chunk->key)) idle_.push_back(chunk->key);
+  }
+  bool spares_seldom_offered() const override { return false; }
+  void released(Key key) override { idle_.push_back(key); }
+  void pinned(Key key) override { idle_.erase(key); }
+  bool evict(std::size_t count, const std::unordered_set<Key>& spared, const HeldChunks&,
+             std::vector<Key>& victims) override {
+    std::vector<Key> chosen;
+    for (auto key = idle_.begin(); key != idle_.end() && chosen.size() < count; ++key)
+      if (!spared.contains(*key)) chosen.push_back(*key);
+    if (chosen.size() < count) return false;
+    for (const Key key : chosen) idle_.erase(key);
+    victims.insert(victims.end(), chosen.begin(), chosen.end());
+    return true;
+  }
+
+ private:
+  KeyList idle_;
+};
+
 // Adaptive Replacement Cache (N. Megiddo and D. Modha, FAST 2003): chunks that were used once and
 // those that were used again, and what each of them has lost lately.
-class ArcPolicy final : public CachePolicy {
+class ArcPolicy : public CachePolicy {
  public:
   explicit ArcPolicy(std::int64_t num_chunks) : num_chunks_(num_chunks) {}
 
@@ -133,19 +163,32 @@ class ArcPolicy final : public CachePolicy {
     return true;
   }
 
+ protected:
+  // A chunk that was used once, and is used again; false: it is none.
+  bool use_again(Key key) {
+    if (!once_.erase(key)) return false;
+    again_.push_back(key);
+    return true;
+  }
+  void renew(Key key) {
+    if (once_.contains(key)) {
+      once_.push_back(key);
+    } else if (again_.contains(key)) {
+      again_.push_back(key);
+    }
+  }
+
  private:
   void touch(const ChunkAccess& request, std::int32_t place, Key key) {
     const bool reused = request.reused.contains(place);
     if (request.inserted.contains(place) && !reused) {  // a copy is no second use
-      if (once_.contains(key)) {
-        once_.push_back(key);
-      } else if (again_.contains(key)) {
-        again_.push_back(key);
-      }
-    } else if (reused && (once_.erase(key) || again_.contains(key))) {
-      again_.push_back(key);
+      renew(key);
+    } else if (reused && !use_again(key)) {
+      renew(key);
     }
   }
+
+ protected:
   // The part of the pool for chunks that were used once grows where one of them is missed.
   void adapt(Key key) {
     const auto once = static_cast<double>(lost_once_.size()),
@@ -160,16 +203,46 @@ class ArcPolicy final : public CachePolicy {
     }
   }
 
+ private:
   std::int64_t num_chunks_;
   double most_once_ = 0;
   KeyList once_, again_, lost_once_, lost_again_;  // vLLM: t1, t2, b1, b2
 };
 
+// Up to vLLM 0.30: each touch is a use, also of chunks that the pool has lost.
+class TouchedArc final : public ArcPolicy {
+ public:
+  using ArcPolicy::ArcPolicy;
+  bool spares_seldom_offered() const override { return false; }
+  void missed(std::span<const OffloadedChunk>) override {}
+  void request_finished(const ChunkAccess&, const HeldChunks&) override {}
+  void touched(std::span<const OffloadedChunk> chunks, const HeldChunks& held) override {
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+      const auto found = held.find(chunk->key);
+      if (found == held.end()) {
+        adapt(chunk->key);
+      } else if (found->second < 0 || !use_again(chunk->key)) {
+        renew(chunk->key);
+      }
+    }
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks) {
-  if (kind == OffloadingEviction::kArc) return std::make_unique<ArcPolicy>(num_chunks);
-  if (kind == OffloadingEviction::kLruByChunk) return std::make_unique<LruByChunk>();
+  switch (kind) {
+    case OffloadingEviction::kArc:
+      return std::make_unique<ArcPolicy>(num_chunks);
+    case OffloadingEviction::kLruByChunk:
+      return std::make_unique<LruByChunk>();
+    case OffloadingEviction::kTouchedLru:
+      return std::make_unique<TouchedLru>();
+    case OffloadingEviction::kTouchedArc:
+      return std::make_unique<TouchedArc>(num_chunks);
+    case OffloadingEviction::kLru:
+      break;
+  }
   return std::make_unique<LruPolicy>();
 }
 

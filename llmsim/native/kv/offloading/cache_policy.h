@@ -41,6 +41,10 @@ class CachePolicy {
   virtual void accessed(std::span<const OffloadedChunk> chunks, ChunkAccess& request,
                         const HeldChunks& held) = 0;
   virtual void request_finished(const ChunkAccess& request, const HeldChunks& held) = 0;
+  // A request has looked for its chunks, of which these are all, or stores some of them.
+  virtual void touched(std::span<const OffloadedChunk>, const HeldChunks&) {}
+  // Whether also those stay that are offered with new chunks, but too seldom to be stored.
+  virtual bool spares_seldom_offered() const { return true; }
   // No transfer reads or writes the chunk any more; one does again.
   virtual void released(Key key) = 0;
   virtual void pinned(Key key) = 0;
@@ -50,7 +54,8 @@ class CachePolicy {
                      const HeldChunks& held, std::vector<Key>& victims) = 0;
 };
 
-enum class OffloadingEviction : std::uint8_t { kLru, kArc, kLruByChunk };
+// The touched ones are those of vLLM up to 0.30.
+enum class OffloadingEviction : std::uint8_t { kLru, kArc, kLruByChunk, kTouchedLru, kTouchedArc };
 
 // For a pool of so many chunks.
 std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks);

@@ -42,6 +42,16 @@ std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
     return kLater;
   };
   if (!one.jobs.empty()) return later();
+  const std::int32_t found = look_up(request, cached);
+  touch(request);
+  return found == kLater ? later() : found;
+}
+
+void OffloadingConnector::touch(RequestId request) {
+  pool_.touch(chunks_of(request, 0, sequences_[request].num_tokens / chunk_tokens_));
+}
+
+std::int32_t OffloadingConnector::look_up(RequestId request, std::int32_t cached) {
   const std::int32_t end = sequences_[request].num_tokens / chunk_tokens_;
   if (end * chunk_tokens_ - cached < chunk_tokens_) return 0;
   const std::int32_t first = cached / chunk_tokens_;
@@ -56,7 +66,7 @@ std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
   }
   const std::int32_t found = place * chunk_tokens_ - cached;
   if (place == first || (!written && found < chunk_tokens_)) return 0;
-  if (written || loaded) return later();
+  if (written || loaded) return kLater;
   if (loads_in_step(request, cached, found)) loads_in_step_.insert(request);
   return found;
 }
@@ -163,7 +173,9 @@ void OffloadingConnector::store(RequestId request, std::int32_t computed) {
     return;
   }
   one.num_stored = end;
-  if (!chosen->empty()) begin_store(request, one, std::move(*chosen));
+  if (chosen->empty()) return;
+  touch(request);
+  begin_store(request, one, std::move(*chosen));
 }
 
 void OffloadingConnector::begin_store(RequestId request, Request& one,

@@ -87,6 +87,9 @@ class OffloadingConnector final : public KvBelow {
   OffloadedChunk chunk_of(RequestId request, std::int32_t place) const {
     return {key_of_(request, (place + 1) * config_.blocks_per_chunk - 1), place};
   }
+  // As `find`, of a request without transfers.
+  std::int32_t look_up(RequestId request, std::int32_t cached);
+  void touch(RequestId request);
   std::vector<OffloadedChunk> chunks_of(RequestId request, std::int32_t first,
                                         std::int32_t end) const;
   // Whether the step waits for the load of so many tokens behind the first `cached` ones. Takes

@@ -78,12 +78,13 @@ std::optional<std::vector<OffloadedChunk>> CpuManager::prepare_store(
     std::span<const OffloadedChunk> chunks, ChunkAccess& request) {
   const bool counts = config_.store_threshold >= 2;
   if (counts) count_offers(chunks);
-  std::vector<OffloadedChunk> wanted, ready, noted;
+  std::vector<OffloadedChunk> wanted, ready, noted, spared;
   for (const OffloadedChunk& chunk : chunks) {
     const Lookup found = lookup(chunk.key);
     const auto offers = num_offers_.find(chunk.key);
     const bool often =
         !counts || (offers != num_offers_.end() && offers->second >= config_.store_threshold);
+    if (often || policy_->spares_seldom_offered()) spared.push_back(chunk);
     if (found == Lookup::kHit) ready.push_back(chunk);
     if (found == Lookup::kMiss && often) wanted.push_back(chunk);
     if (found == Lookup::kHit || (found == Lookup::kMiss && often)) noted.push_back(chunk);
@@ -95,7 +96,7 @@ std::optional<std::vector<OffloadedChunk>> CpuManager::prepare_store(
   note_access(noted, request);
   for (const OffloadedChunk& chunk : ready)
     if (!request.inserted.contains(chunk.place)) request.reused.insert(chunk.place);
-  if (!wanted.empty() && !make_room(wanted.size(), chunks)) return std::nullopt;
+  if (!wanted.empty() && !make_room(wanted.size(), spared)) return std::nullopt;
   for (const OffloadedChunk& chunk : wanted) {
     held_[chunk.key] = -1;
     policy_->inserted(chunk, request);

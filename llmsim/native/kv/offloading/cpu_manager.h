@@ -40,6 +40,8 @@ class CpuManager {
   std::optional<std::vector<OffloadedChunk>> prepare_store(std::span<const OffloadedChunk> chunks,
                                                            ChunkAccess& request);
   void complete_store(std::span<const OffloadedChunk> chunks);
+  // The request has looked for its chunks, of which these are all, or stores some of them.
+  void touch(std::span<const OffloadedChunk> chunks) { policy_->touched(chunks, held_); }
   void request_finished(const ChunkAccess& request) { policy_->request_finished(request, held_); }
 
   std::int64_t num_held() const { return static_cast<std::int64_t>(held_.size()); }

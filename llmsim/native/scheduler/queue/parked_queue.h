@@ -11,12 +11,18 @@
 
 namespace llmsim {
 
-// Parked requests stand in the order of parking, or, by priority, of (priority, arrival, row). One
-// pass over those whose KV is there is made per step: `rewind`, then `next` and `take`.
+enum class ParkedOrder : std::uint8_t {
+  kParking,  // before all who wait
+  kAside,    // between those who were passed over, in the order in which either came to stand aside
+  kPriority,  // (priority, arrival, row), as those who wait
+};
+
+// One pass over the parked requests whose KV is there is made per step: `rewind`, then `next` and
+// `take`.
 class ParkedQueue {
  public:
-  ParkedQueue(bool by_priority, const SequenceTable& sequences)
-      : by_priority_(by_priority), sequences_(sequences) {}
+  ParkedQueue(ParkedOrder order, const SequenceTable& sequences)
+      : order_(order), sequences_(sequences) {}
 
   bool empty() const { return parked_.empty(); }
   std::int32_t size() const { return static_cast<std::int32_t>(parked_.size()); }
@@ -32,9 +38,7 @@ class ParkedQueue {
     const auto later = [this](const Parked& a, const Parked& b) {
       return order(a.request) < order(b.request);
     };
-    parked_.insert(by_priority_ ? std::upper_bound(parked_.begin(), parked_.end(), parked, later)
-                                : parked_.end(),
-                   parked);
+    parked_.insert(std::upper_bound(parked_.begin(), parked_.end(), parked, later), parked);
   }
   // One of its transfers is there. False: it was the last one, and one of them has failed.
   [[nodiscard]] bool arrived(RequestId request) {
@@ -93,7 +97,7 @@ class ParkedQueue {
   }
   // Whether `parked` comes before `waiting`, the head of the waiting queue.
   bool before(RequestId parked, RequestId waiting) const {
-    return !by_priority_ || order(parked) < order(waiting);
+    return !(order(waiting) < order(parked));
   }
 
  private:
@@ -102,10 +106,19 @@ class ParkedQueue {
                         [request](const Parked& one) { return one.request == request; });
   }
   std::tuple<std::int32_t, Ps, RequestId> order(RequestId request) const {
-    return {sequences_[request].priority, sequences_[request].arrival, request};
+    const Sequence& s = sequences_[request];
+    switch (order_) {
+      case ParkedOrder::kParking:
+        return {};
+      case ParkedOrder::kAside:
+        return {s.aside == 0, s.aside, request};
+      case ParkedOrder::kPriority:
+        break;
+    }
+    return {s.priority, s.arrival, request};
   }
 
-  bool by_priority_;
+  ParkedOrder order_;
   const SequenceTable& sequences_;
   std::vector<Parked> parked_;
   std::size_t at_ = 0;

@@ -110,7 +110,7 @@ class WaitingQueue {
   // A request that is not in the queue comes in as if it had been passed over.
   void add_passed_over(RequestId request) {
     passed_over_.push_back(request);
-    sequences_[request].passed_over = true;
+    sequences_.set_aside(request);
   }
   // Puts them back in front, in their order.
   void return_passed_over() {
@@ -126,7 +126,7 @@ class WaitingQueue {
   // Whether somebody waits who was not passed over.
   bool somebody_in_turn() const {
     bool found = false;
-    each([&](RequestId request) { found |= !sequences_[request].passed_over; });
+    each([&](RequestId request) { found |= sequences_[request].aside == 0; });
     return found;
   }
   // `request` is in the queue.
@@ -209,7 +209,7 @@ class WaitingQueue {
   std::deque<RequestId>::iterator behind_passed_over() {
     if (!config_.passed_over_first) return listed_.begin();
     return std::find_if_not(listed_.begin(), listed_.end(),
-                            [this](RequestId request) { return sequences_[request].passed_over; });
+                            [this](RequestId request) { return sequences_[request].aside > 0; });
   }
   void list_at(std::deque<RequestId>::iterator place, RequestId request) {
     listed_.insert(place, request);

@@ -124,6 +124,7 @@ void VllmV1::park(const ParkedQueue::Parked& parked) {
     parked_.park_again(parked);
   } else {
     leave_waiting(parked.request);
+    sequences_.set_aside(parked.request);
     parked_.park(parked);
   }
   note_partly_prefilled(parked.request);
@@ -279,7 +280,7 @@ void VllmV1::start(RequestId request, std::int32_t computed) {
   s.status = static_cast<std::uint8_t>(Status::kRunning);
   s.num_computed = s.prompt_processed = computed;
   s.started_with = s.num_tokens;
-  s.passed_over = false;
+  s.aside = 0;
   some_prompts_start_ |= computed < s.num_tokens - 1;
 }
 

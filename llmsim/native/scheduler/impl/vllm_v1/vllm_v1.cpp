@@ -17,6 +17,11 @@ static QueueConfig queue_of(const SchedulerConfig& config) {
   return queue;
 }
 
+static ParkedOrder parked_order(const SchedulerConfig& config) {
+  if (config.queue.order == QueueOrder::kPriority) return ParkedOrder::kPriority;
+  return config.rules.holders_first ? ParkedOrder::kParking : ParkedOrder::kAside;
+}
+
 VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestLog& log)
     : config_(config),
       sequences_(sequences),
@@ -25,7 +30,7 @@ VllmV1::VllmV1(const SchedulerConfig& config, SequenceTable& sequences, RequestL
       encoder_(config.encoder),
       lora_slots_(config.lora),
       waiting_(queue_of(config), sequences),
-      parked_(config.queue.order == QueueOrder::kPriority, sequences),
+      parked_(parked_order(config), sequences),
       load_failures_(config.load_failures),
       pacing_(config.limits),
       most_running_(config.limits.max_num_active_seqs > 0 ? config.limits.max_num_active_seqs
@@ -79,7 +84,7 @@ Gauges VllmV1::gauges() const {
 
 std::int32_t VllmV1::num_deferred() const {
   std::int32_t deferred = parked_.size();
-  waiting_.each([&](RequestId request) { deferred += sequences_[request].passed_over; });
+  waiting_.each([&](RequestId request) { deferred += sequences_[request].aside > 0; });
   return deferred;
 }
 
