@@ -69,6 +69,15 @@ ALLOWED = {
         "power/intervals.py",
         "np.cumsum(self.end_ps - self.start_ps)",
     ): "disjoint intervals of one clock",
+    ("validation/logs/recording.py", "np.cumsum(self.itl_counts)"): "numbers of gaps",
+    ("validation/logs/recording.py", "np.cumsum(counts)"): "numbers of gaps",
+    ("validation/logs/recording.py", "counts.sum()"): "numbers of gaps",
+    ("validation/compare/difference.py", "np.cumsum(counts)"): "numbers of gaps",
+    ("validation/compare/difference.py", "times @ self._counts"): "numbers of gaps, drawn again",
+    (
+        "validation/compare/difference.py",
+        "np.add.reduceat(ms, np.cumsum(counts) - counts)",
+    ): "milliseconds in double precision",
     ("export/csv.py", "np.cumsum(itl_ps)"): "the gaps of one request end at its finish",
     ("search/space.py", "math.prod(counts)"): "Python integers",
     (

@@ -146,7 +146,7 @@ def test_an_encoder_takes_the_time_of_the_run(tmp_path: Path) -> None:
     ("make", "said"), [(with_adapters, "--max-loras"), (with_images, "encoder_inputs")]
 )
 def test_what_no_server_takes_is_refused(make: Any, said: str, tmp_path: Path) -> None:
-    prepared = prepared_on(CLUSTER, make(tmp_path), "--engine-profile", "vllm-0.24")
+    prepared = prepared_on(CLUSTER, make(tmp_path), "--engine-profile", "vllm-0.19")
     server = server_of(prepared)
     assert not server.adapters and server.encoder is None
     with pytest.raises(NotYetError, match=said):

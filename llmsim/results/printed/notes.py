@@ -5,6 +5,7 @@ a growing queue.
 import numpy as np
 
 from llmsim.core import Note, Results, Status, Workload
+from llmsim.exact import exact_sum
 from llmsim.plurals import counted, plural
 from llmsim.results.saturation import saturation
 
@@ -85,7 +86,7 @@ def _adapters(workload: Workload, *, lora_slots: bool, untimed: str) -> tuple[st
 
 def _crowded_slots(results: Results) -> tuple[str, ...]:
     """Steps in which the engine itself would have ended."""
-    steps = int(results.counters["crowded_lora_steps"].sum())
+    steps = exact_sum(results.counters["crowded_lora_steps"])
     if not steps:
         return ()
     some = "1 step has" if steps == 1 else f"{steps} steps have"

@@ -57,7 +57,7 @@ PythonScheduler::PythonScheduler(nb::object scheduler, const KvCacheConfig& kv,
       queues_empty_batches_(nb::hasattr(scheduler_, "queues_empty_batches")),
       connects_(says(scheduler_, "connects")),
       keeps_finished_(says(scheduler_, "keeps_finished")),
-      runs_loop_(nb::hasattr(scheduler_, "turn")),
+      runs_loop_(nb::hasattr(scheduler_, "go_on")),
       free_blocks_(limits_.usable_blocks) {
   keep_turn();
 }

@@ -146,7 +146,7 @@ class PythonScheduler final : public Scheduler,
   bool may_ask_again_;              // the scheduler has a method `asks_again`
   bool queues_empty_batches_;       // it has an attribute of that name
   bool connects_, keeps_finished_;  // attributes of these names
-  bool runs_loop_;                  // it has an attribute `turn`
+  bool runs_loop_;                  // it has a method `go_on`
   EngineTurn turn_ = EngineTurn::kLooks;
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
