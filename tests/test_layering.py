@@ -83,7 +83,7 @@ def test_programs_beside_the_package_import_what_it_has(folder: str) -> None:
 
 INCLUDE = re.compile(r'#include "([^"]+)"')
 ORDERS = {
-    "llmsim/config": ["files", "engine", "cluster_file", "topology"],
+    "llmsim/config": ["files", "engine", "cluster_file", "machine", "topology"],
     "llmsim/model": ["parallel", "operators", "families", "memory"],
     "llmsim/costs": ["nccl", "experts", "sources"],
     "llmsim/costs/sources": ["bundle", "silicon", "external"],

@@ -13,7 +13,7 @@ from msgspec import Struct
 from llmsim.config.cluster_file.instance import Placements
 from llmsim.config.cluster_file.power import AcceleratorPower, NodePowerSpec, PoolPowerSpec
 from llmsim.config.engine.args import EngineArgs
-from llmsim.config.host_links import DevicePlace, HostLink, HostLinks
+from llmsim.config.machine.host_links import DevicePlace, HostLink, HostLinks
 from llmsim.config.topology.placement import PlacedTopology
 
 

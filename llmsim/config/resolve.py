@@ -29,7 +29,6 @@ from llmsim.config.deployment import (
     Processors,
     StorageSpec,
 )
-from llmsim.config.device_memory import SheetMemory, device_memory
 from llmsim.config.engine.args import CLUSTER_FILE, COMMAND_LINE, EngineArgs, Given, resolve_engine
 from llmsim.config.engine.defaults import synchronous_origin
 from llmsim.config.engine.options import EngineOptions, EngineOverrides, given, name_used
@@ -41,7 +40,8 @@ from llmsim.config.engine.profile import (
 )
 from llmsim.config.engine.schedulers import INSTALLED, KINDS, VLLM, check_async_stages
 from llmsim.config.errors import InputError, NotYetError
-from llmsim.config.host_links import HostLink
+from llmsim.config.machine.device_memory import SheetMemory, device_memory
+from llmsim.config.machine.host_links import HostLink
 from llmsim.config.topology.placement import place_topology
 from llmsim.config.units import gb_per_s_to_bytes_per_s, gib_to_bytes, ns_to_ps
 

@@ -86,6 +86,11 @@ class _Later:
     """Of a process, or a request's row."""
 
 
+def _stages_of(handover: Handover, count: int) -> tuple[range, range]:
+    is_pulled, is_written = handover is Handover.PULLED, handover is Handover.WRITTEN
+    return range(1 if is_pulled else count), range(count - 1 if is_written else 0)
+
+
 class Clients:
     """Sends every request when it is due, the calls of a session one after the other.
 
@@ -110,11 +115,8 @@ class Clients:
         default OpenAI's. `loop`: so many clients ask in turn; None: the loop is open. `handover`:
         how KV comes from one stage to the next.
         """
-        is_pulled, is_written = handover is Handover.PULLED, handover is Handover.WRITTEN
-        self._first_stages = range(1 if is_pulled else len(stages))
-        """Where requests that come go."""
-        self._holding_stages = range(len(stages) - 1 if is_written else 0)
-        """Those that get requests when the last one has memory."""
+        self._first_stages, self._holding_stages = _stages_of(handover, len(stages))
+        """Where requests that come go, and those that get them when the last one has memory."""
         self._held: dict[int, _Due] = {}
         """By row, requests that wait for that, and when API servers have read them."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint

@@ -7,7 +7,7 @@ of the memory. All others move their bytes over the network, where only those th
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from llmsim import _native
 from llmsim.config import Deployment, Group
 from llmsim.config.deployment import BETWEEN_NODES, PoolSpec
 from llmsim.config.errors import InfeasibleError
-from llmsim.config.host_links import LinkPlace
+from llmsim.config.machine.host_links import LinkPlace
 from llmsim.lowering.network.cluster_network import (
     EVERY_NODE,
     ClusterNetwork,
@@ -84,31 +84,50 @@ def meeting_groups(
     ports and memories and links to the host of their own. First come, first served (`fifo`), ranks
     do not get even shares; KV tiers (`tiers`) and handed-over KV use all ports.
     """
-    on_links = _stages_on_links(deployment, groups)
-    users: dict[Memory, int] = {}
-    for group, lowered in zip(deployment.groups, groups, strict=True):
-        for place in lowered.offload.memories if lowered.offload is not None else ():
-            key = memory_key(group, place)
-            users[key] = users.get(key, 0) + 1
-    found = set()
-    for group, lowered in zip(deployment.groups, groups, strict=True):
-        plan = lowered.offload
-        if plan is None:
-            continue
-        moves = bool(plan.memories)
-        halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
-        several = group.pp > 1 or members_of(group, lowered.model) > 1
-        uneven = fifo and group.tp > 1
-        links = set(deployment.host_links.links(group.index))
-        links_shared = any(on_links[link] > 1 for link in links)
-        queued = fifo and len(links) < group.num_devices
-        kinds_meet = plan.num_movers > 1 or halves
-        kv_meets = tiers or deployment.disaggregation is not None
-        copies_meet = moves and (several or uneven)
-        memory_shared = any(users[memory_key(group, place)] > 1 for place in plan.memories)
-        if kinds_meet or kv_meets or copies_meet or memory_shared or links_shared or queued:
-            found.add(group.index)
-    return frozenset(found)
+    use = _Use(_stages_on_links(deployment, groups), _users_of_memories(deployment, groups))
+    kv_meets = tiers or deployment.disaggregation is not None
+    return frozenset(
+        group.index
+        for group, lowered in zip(deployment.groups, groups, strict=True)
+        if lowered.offload is not None
+        and (kv_meets or _meets_others(deployment, group, lowered, use, fifo=fifo))
+    )
+
+
+class _Use(Struct, frozen=True, eq=False):
+    """What groups beside the devices use in their steps."""
+
+    stages_on_links: Mapping[LinkPlace, int]
+    users_of_memories: Mapping[Memory, int]
+
+
+def _meets_others(
+    deployment: Deployment, group: Group, lowered: "LoweredGroup", use: _Use, *, fifo: bool
+) -> bool:
+    plan = lowered.offload
+    assert plan is not None, "the caller looked"
+    halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
+    kinds_meet = plan.num_movers > 1 or halves
+    several = group.pp > 1 or members_of(group, lowered.model) > 1
+    uneven = fifo and group.tp > 1
+    copies_meet = bool(plan.memories) and (several or uneven)
+    memory_shared = any(
+        use.users_of_memories[memory_key(group, place)] > 1 for place in plan.memories
+    )
+    links = set(deployment.host_links.links(group.index))
+    links_shared = any(use.stages_on_links[link] > 1 for link in links)
+    queued = fifo and len(links) < group.num_devices
+    return kinds_meet or copies_meet or memory_shared or links_shared or queued
+
+
+def _users_of_memories(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Counter[Memory]:
+    """Of each memory beside the devices, the groups whose steps use it."""
+    return Counter(
+        memory_key(group, place)
+        for group, lowered in zip(deployment.groups, groups, strict=True)
+        if lowered.offload is not None
+        for place in lowered.offload.memories
+    )
 
 
 def _stages_on_links(

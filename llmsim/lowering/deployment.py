@@ -9,7 +9,7 @@ from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
 from llmsim.config.deployment import AfdRole, Offloading
 from llmsim.config.errors import DoesNotFit, InputError, LlmsimError
-from llmsim.config.host_links import Port
+from llmsim.config.machine.host_links import Port
 from llmsim.core import Note
 from llmsim.costs.compile import SCALED_LINKS, UNUSED_LINKS
 from llmsim.lowering.adjust.apply import adjusted, adjustment_notes

@@ -1,7 +1,7 @@
 """Memories of devices from their data sheets, for cluster files that do not give them."""
 
 from llmsim.config import Deployment, MemorySpec
-from llmsim.config.device_memory import SheetMemory
+from llmsim.config.machine.device_memory import SheetMemory
 from llmsim.lowering.offload.host_memory import located
 from llmsim.model.hardware import data_sheet
 

@@ -15,7 +15,7 @@ from llmsim.lowering.operators.encoder_inputs import with_encoder_inputs
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.lowering.speculation.request_speculation import request_speculation
 from llmsim.routing import RouterSpec, kept_sessions
-from llmsim.scheduling.conformance.vllm.ranks import Rank
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank
 from llmsim.simulation.options import SimulationOptions, StepTimes
 from llmsim.simulation.schedulers import (
     ranks_of,

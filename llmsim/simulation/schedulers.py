@@ -12,7 +12,7 @@ from llmsim.core import (
 )
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.speculation.request_speculation import request_speculation
-from llmsim.scheduling.conformance.vllm.ranks import Rank, RankGroup
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank, RankGroup
 from llmsim.scheduling.ranking import with_ranking
 from llmsim.simulation.options import SimulationOptions
 

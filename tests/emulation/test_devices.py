@@ -13,7 +13,9 @@ from llmsim.emulation.devices import Devices
 from llmsim.emulation.engines.sglang import Sglang
 from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.requests import engine_requests
+from llmsim.lowering import LoweredGroup
 from llmsim.scheduling.conformance.model_runner import ModelRunner
+from llmsim.scheduling.conformance.vllm.request import LiveRequest
 from llmsim.simulation.run import native_simulation
 
 SGLANG = ["--scheduler", "sglang"]
@@ -72,19 +74,27 @@ def test_every_step_takes_what_it_takes_in_the_run(name: str, options: list[str]
     assert set(ends) == {0}
 
 
+FIRST = "cmpl-000000000-0-aa"
+"""The engine's name of the first request."""
+
+
+def group_and_requests(cluster: str) -> tuple[LoweredGroup, list[LiveRequest]]:
+    prepared = prepared_on(cluster)
+    (group,) = prepared.lowered.groups
+    return group, engine_requests(prepared.workload, stops=False)
+
+
 def test_a_host_prepares_a_step_of_stages_beside_the_step_before() -> None:
     """It has the batch before the tokens that the first stage computes on."""
-    prepared = prepared_on("h100_llama31_70b_tp4_pp2.json")
-    (group,) = prepared.lowered.groups
+    group, requests = group_and_requests("h100_llama31_70b_tp4_pp2.json")
     assert group.scheduler is not None
-    requests = engine_requests(prepared.workload, stops=False)
-    name, prompt = "cmpl-000000000-0-aa", requests[0].input_tokens
+    prompt = requests[0].input_tokens
     ends = []
     for share in (2, 1):
         devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
-        first_ps, *_ = devices.step([[name, prompt, 0, 0, True]], 0)
+        first_ps, *_ = devices.step([[FIRST, prompt, 0, 0, True]], 0)
         devices.empty_step()
-        end_ps, *_ = devices.step([[name, 1, prompt, 0, False]], first_ps // share)
+        end_ps, *_ = devices.step([[FIRST, 1, prompt, 0, False]], first_ps // share)
         ends.append(end_ps)
     engine = group.engine
     assert ends[1] - ends[0] == engine.prepare_ps + engine.prepare_sequence_ps > 0
@@ -92,14 +102,12 @@ def test_a_host_prepares_a_step_of_stages_beside_the_step_before() -> None:
 
 def test_a_token_that_the_engine_drops_is_given_again() -> None:
     """A prompt starts again while its first decode is in flight, whose token nobody takes."""
-    prepared = prepared_on("h100_llama31_8b.json")
-    (group,) = prepared.lowered.groups
+    group, requests = group_and_requests("h100_llama31_8b.json")
     assert group.scheduler is not None
-    requests = engine_requests(prepared.workload, stops=False)
-    name, prompt = "cmpl-000000000-0-aa", requests[0].input_tokens
+    prompt = requests[0].input_tokens
     devices = Devices(group, ModelRunner(requests, group.scheduler.speculation))
-    devices.step([[name, prompt, 0, 0, True]], 0)
-    dropped = devices.step([[name, 1, prompt, 0, False]], 0).tokens
-    devices.drops({name: prompt + 1})
-    again = devices.step([[name, prompt + 1, 0, 0, True]], 0).tokens
+    devices.step([[FIRST, prompt, 0, 0, True]], 0)
+    dropped = devices.step([[FIRST, 1, prompt, 0, False]], 0).tokens
+    devices.drops({FIRST: prompt + 1})
+    again = devices.step([[FIRST, prompt + 1, 0, 0, True]], 0).tokens
     assert again == dropped == [[requests[0].output(1)]]

@@ -79,7 +79,14 @@ def test_a_prompt_is_computed_when_there_is_memory_for_its_kv(told_ps: int, due_
     arrival_ps, rows = int(workload.arrival_ps[0]), len(workload)
     stages = [Stage([Door(port, [7 - arrival_ps] * rows)]) for port in (1, 2)]
     requests = engine_requests(workload, stops=False)
-    clients = Clients(keeper, workload, requests, "m", stages, handover=Handover.WRITTEN)  # type: ignore[arg-type]
+    clients = Clients(
+        keeper,
+        workload,
+        requests,
+        "m",
+        stages,  # type: ignore[arg-type]
+        handover=Handover.WRITTEN,
+    )
     clients._take_lines()
     assert {one.stage for one in clients._due} == {1}
     keeper.time.now_ps = told_ps

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from emulation.test_emulation import of_cluster
+from rank_agreements import AGREEMENTS
 
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.emulation.engines.vllm import Vllm
@@ -140,15 +141,7 @@ async def agreed_by(
     return agreed, times, [rank.end_ps(1) or 0 for rank in ranks]
 
 
-@pytest.mark.parametrize(
-    ("said", "agreed"),
-    [
-        ([(False, False), (False, False)], (False, False)),
-        ([(True, False), (False, False)], (True, False)),
-        ([(False, True), (False, False)], (True, False)),
-        ([(False, True), (False, True)], (False, True)),
-    ],
-)
+@pytest.mark.parametrize(("said", "agreed"), AGREEMENTS)
 def test_ranks_agree_in_virtual_time(
     said: list[tuple[bool, bool]], agreed: tuple[bool, bool], tmp_path: Path
 ) -> None:

@@ -376,7 +376,8 @@ def test_a_fit_of_skews_is_left_out_by_name(tmp_path: Path) -> None:
     write_bundle(tmp_path / "in", hardware="Card")
     fit = next((tmp_path / "in").rglob("skew.csv")).with_name("skew_fit.csv")
     fit.write_text(
-        "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n0,n<=128,sr<=15%,kvB<=1k,kp=0,0.1,4\n"
+        "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n"
+        "0,n<=128,sr<=15%,kvB<=1k,kp=0,0.1,4\n"
     )
     report, _ = import_profiles([tmp_path / "in"], target(tmp_path))
     assert [line for line in report.lines() if "skew_fit.csv: a fit of skew.csv" in line]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_agreements import AGREEMENTS
 from simulations import simulation
 
 from llmsim import _native
@@ -14,8 +15,8 @@ from llmsim._native import EngineTurn
 from llmsim.scheduling.conformance.cases import step_program
 from llmsim.scheduling.conformance.vllm.core_loop import InFlight
 from llmsim.scheduling.conformance.vllm.known_model import Call
-from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
-from llmsim.scheduling.conformance.vllm.ranks import Rank, RankGroup
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank, RankGroup
+from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
 
 INTERVAL = 4
 CASE = {
@@ -242,15 +243,7 @@ def test_the_coordinator_begins_each_wave_once() -> None:
     assert member.waves[2:] == [(3, 1)] and group.wave == 3
 
 
-@pytest.mark.parametrize(
-    ("said", "agreed"),
-    [
-        ([(False, False), (False, False)], (False, False)),
-        ([(True, False), (False, False)], (True, False)),
-        ([(False, True), (False, False)], (True, False)),
-        ([(False, True), (False, True)], (False, True)),
-    ],
-)
+@pytest.mark.parametrize(("said", "agreed"), AGREEMENTS)
 def test_ranks_agree_as_in_an_all_reduce(
     said: list[tuple[bool, bool]], agreed: tuple[bool, bool]
 ) -> None:

@@ -152,14 +152,11 @@ def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") 
         yield "sub_batch_rule changes nothing: enable_sub_batch_interleaving is off"
     if instance.weight_buffers is not None and (plan is None or not plan.copies.places):
         yield "weight_buffers changes nothing: no weights are copied"
-    if not _experts_elsewhere(lowered):
+    placed = how.placement is not None and lowered.model.num_moe_layers
+    all_cached = placed and how.expert_cache == 1.0
+    if not all_cached and not _experts_elsewhere(lowered):
         for name in ("expert_prefetch", "expert_cache"):
-            cached = (
-                how.expert_cache == 1.0
-                and how.placement is not None
-                and lowered.model.num_moe_layers
-            )
-            if getattr(instance, name) is not None and not cached:
+            if getattr(instance, name) is not None:
                 yield f"{name} changes nothing: no experts are in another memory (placement)"
 
 

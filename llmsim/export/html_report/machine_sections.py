@@ -35,20 +35,24 @@ def network(runs: Runs) -> str:
             *(_mean_blame(run, "communication") for run in runs),
         ],
     ]
-    moved = [run.summary["kv_transfer"] for run in runs]
-    if any(moved):
-        rows.append(
-            ["KV moved (GB)", *("-" if m is None else number_text(m["bytes"] / 1e9) for m in moved)]
-        )
-        for statistic in ("mean", "p99"):
-            values = [None if m is None else m[f"{statistic}_transfer_ms"] for m in moved]
-            rows.append([f"KV transfer, {statistic} (ms)", *compared(values)])
+    if any(run.summary["kv_transfer"] for run in runs):
+        rows += _kv_rows(runs)
     if any("host_links" in run.summary for run in runs):
         rows += _host_link_rows(runs)
     charts = [
         bar_chart(f"Busy time by operator{_of(run, runs)}", _operators(run), "%") for run in runs
     ]
     return table(["", *(run.name for run in runs)], rows, "numbers") + _grid(charts)
+
+
+def _kv_rows(runs: Runs) -> Iterator[list[str]]:
+    """What moved between groups, and how long it took."""
+    moved = [run.summary["kv_transfer"] for run in runs]
+    sizes = ("-" if one is None else number_text(one["bytes"] / 1e9) for one in moved)
+    yield ["KV moved (GB)", *sizes]
+    for statistic in ("mean", "p99"):
+        values = [None if one is None else one[f"{statistic}_transfer_ms"] for one in moved]
+        yield [f"KV transfer, {statistic} (ms)", *compared(values)]
 
 
 def _host_link_rows(runs: Runs) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ from llmsim import _native
 from llmsim.config import Deployment, StorageSpec
 from llmsim.config.deployment import BETWEEN_GROUPS, BETWEEN_NODES, Node
 from llmsim.config.errors import InputError
-from llmsim.config.host_links import DevicePlace, LinkPlace
+from llmsim.config.machine.host_links import DevicePlace, LinkPlace
 from llmsim.lowering.network.topology import Routes
 
 if TYPE_CHECKING:

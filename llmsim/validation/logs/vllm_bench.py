@@ -46,11 +46,8 @@ def read_bench(path: Path, data: dict[str, Any]) -> Recording:
     ttft = _seconds(path, data, "ttfts", good)
     gaps = [_gaps(path, row, itls[row]) for row in good]
     given = _list(path, data, "latencies", count)
-    total = (
-        _seconds(path, data, "latencies", good)
-        if given
-        else ttft + np.array([math.fsum(gap) for gap in gaps])
-    )
+    by_gaps = ttft + np.array([math.fsum(gap) for gap in gaps])
+    total = _seconds(path, data, "latencies", good) if given else by_gaps
     start = _list(path, data, "start_times", count)
     arrival = _seconds(path, data, "start_times", good) if start else np.full(len(good), np.nan)
     outputs = np.array([lengths[row] for row in good], dtype=np.int64)

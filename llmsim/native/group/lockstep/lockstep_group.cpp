@@ -19,7 +19,6 @@ LockstepGroup::LockstepGroup(std::vector<Group*> members, std::unique_ptr<StepEx
                              bool idles_along)
     : members_(std::move(members)),
       executor_(std::move(executor)),
-      has_waves_(!idles_along),
       batches_(members_.size()),
       stirred_((members_.size() + kBits - 1) / kBits) {
   for (const Group* member : members_)
@@ -112,7 +111,7 @@ void LockstepGroup::tell_first_iteration(Ps now) {
 void LockstepGroup::end_wave(Ps now) {
   tells_first_iteration_ = false;
   tell(WaveNews::kEnds, now);
-  wave_rounds_ = 0;
+  rounds_ = 0;
   ++waves_;
 }
 
@@ -125,12 +124,11 @@ void LockstepGroup::begin_round(Ps now) {
   for (Group* member : members_) member->launch(now);
   if (ready > now)
     for (Group* member : members_) member->hold_until(ready);
-  if (wave_rounds_ == 0) {
+  if (rounds_ == 0) {
     tell(WaveNews::kBegins, now);
     tells_first_iteration_ = true;
   }
   ++rounds_;
-  ++wave_rounds_;
   change_all();
   executor_->begin(batches_, {now, ready}, *this);
 }

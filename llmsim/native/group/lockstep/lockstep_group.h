@@ -31,7 +31,7 @@ class LockstepGroup : private StepSink {
   // A wave's first round has begun, and its end is not known.
   bool runs_rounds() const { return rounds_ > 0; }
   // Of this wave, that have begun, and how many waves have ended.
-  std::int64_t rounds() const { return wave_rounds_; }
+  std::int64_t rounds() const { return rounds_; }
   std::int64_t waves() const { return waves_; }
   // Whether members wait for each other to agree whether the wave has ended.
   virtual bool about_to_agree() const { return false; }
@@ -57,8 +57,8 @@ class LockstepGroup : private StepSink {
   // event from outside changes what they can run. Asked before each round.
   bool stands_still(bool work, bool unfinished);
   void begin_round(Ps now);
-  // The coordinator hears that the wave has ended, and that the first rank has ended its first
-  // iteration.
+  // No round of the wave follows; the coordinator hears of it, and that the first rank has ended
+  // its first iteration.
   void end_wave(Ps now);
   void tell_first_iteration(Ps now);
   // Something has changed for all members.
@@ -67,6 +67,7 @@ class LockstepGroup : private StepSink {
 
   std::vector<Group*> members_;
   std::int64_t rounds_ = 0;  // of this wave; 0: none runs
+  bool has_waves_ = true;    // of which a coordinator hears
 
  private:
   void timed(std::size_t member, const StepTimes& times, Ps now) override {
@@ -85,9 +86,8 @@ class LockstepGroup : private StepSink {
   std::unique_ptr<StepExecutor> executor_;
   std::int64_t idle_rounds_ =
       0;  // in a row in which nobody ran a request although some wait, and for no KV
-  bool has_waves_;
-  std::int64_t waves_ = 0, wave_rounds_ = 0;  // that have ended; of this one, 0: none runs
-  bool tells_first_iteration_ = false;        // when it has ended
+  std::int64_t waves_ = 0;              // that have ended
+  bool tells_first_iteration_ = false;  // when it has ended
   std::vector<const Batch*> batches_;
   // Who may have another answer than when it was asked last: a bit of each member. The others have
   // nothing to hear of, and either have offered a batch or have no place for one.

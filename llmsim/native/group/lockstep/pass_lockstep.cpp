@@ -8,7 +8,9 @@ namespace llmsim {
 
 PassLockstep::PassLockstep(std::vector<Group*> members, std::unique_ptr<StepExecutor> executor,
                            bool never_agrees)
-    : LockstepGroup(std::move(members), std::move(executor), /*idles_along=*/never_agrees) {}
+    : LockstepGroup(std::move(members), std::move(executor), /*idles_along=*/never_agrees) {
+  has_waves_ = false;
+}
 
 // All members have looked: they form their batches, of which some may wait for KV below.
 bool PassLockstep::all_offer(Ps now) {

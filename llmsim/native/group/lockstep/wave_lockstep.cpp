@@ -18,10 +18,7 @@ bool WaveLockstep::agree(Ps now) {
   if (!about_to_agree()) return true;
   if (std::ranges::any_of(members_, &Group::full)) return false;
   agreed_ = true;
-  if (!some_have_requests()) {
-    rounds_ = 0;
-    end_wave(now);
-  }
+  if (!some_have_requests()) end_wave(now);
   change_all();
   return true;
 }

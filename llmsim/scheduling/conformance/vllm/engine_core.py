@@ -21,8 +21,8 @@ A group may want no further batch although vLLM has a free place, such as one wh
 KV from a tier. Then `next_outputs` hides vLLM's requests from the core, which waits for the oldest
 batch without scheduling another one.
 
-Data-parallel ranks that share experts are `rank_core.SimulatedRank`. KV that has been moved reaches
-vLLM's scheduler in the form of a worker's answer, between two steps.
+Data-parallel ranks that share experts are `ranks.core.SimulatedRank`. KV that has been moved
+reaches vLLM's scheduler in the form of a worker's answer, between two steps.
 """
 
 from collections.abc import Callable

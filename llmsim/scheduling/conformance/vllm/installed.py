@@ -26,7 +26,7 @@ from llmsim.scheduling.conformance.vllm.live import (
     resolve,
     scheduler_of,
 )
-from llmsim.scheduling.conformance.vllm.ranks import Rank
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
 from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 from llmsim.workload.content import adapter_numbers, numbered_inputs

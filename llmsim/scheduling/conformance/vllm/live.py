@@ -33,9 +33,9 @@ from llmsim.scheduling.conformance.connectors import (
 )
 from llmsim.scheduling.conformance.vllm.known_model import KnownModel
 from llmsim.scheduling.conformance.vllm.platform import prepare, prepare_runner, write_model
-from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
-from llmsim.scheduling.conformance.vllm.rank_scheduler import VllmRank
-from llmsim.scheduling.conformance.vllm.ranks import Rank
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank
+from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
+from llmsim.scheduling.conformance.vllm.ranks.scheduler import VllmRank
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
 from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 
@@ -68,7 +68,7 @@ def engine_profile_of(version: str) -> str:
 
 def resolve(case: Case) -> Any:
     """An engine core of vLLM for a case's `config`: `engine_core.SimulatedCore`, or
-    `rank_core.SimulatedRank`.
+    `ranks.core.SimulatedRank`.
 
     Raises InputError for a release of vLLM that does not run here, and with vLLM's reason when it
     refuses the options.
@@ -119,7 +119,7 @@ def _core(vllm_config: Any, kv_cache_config: Any) -> Any:
 
     if vllm_config.parallel_config.data_parallel_size == 1:
         return SimulatedCore(vllm_config, kv_cache_config)
-    from llmsim.scheduling.conformance.vllm.rank_core import SimulatedRank
+    from llmsim.scheduling.conformance.vllm.ranks.core import SimulatedRank
 
     return SimulatedRank(vllm_config, kv_cache_config)
 

@@ -11,7 +11,7 @@ from llmsim.scheduling.conformance.vllm.request import LiveRequest, engine_reque
 
 if TYPE_CHECKING:
     from llmsim.scheduling.conformance.vllm.engine_core import EngineLoop
-    from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
+    from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
 
 
 class VllmScheduler:

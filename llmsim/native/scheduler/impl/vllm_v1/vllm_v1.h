@@ -218,7 +218,6 @@ class VllmV1 final : public Scheduler,
     return config_.rules.passes_own_victim && config_.queue.order == QueueOrder::kPriority &&
            s.status == static_cast<std::uint8_t>(Status::kWaiting);
   }
-  // Steps in flight still have tokens for a request that lost its blocks.
   // Its LoRA would be one more than fit into a step.
   bool lacks_slot(RequestId request) const {
     const std::int32_t most = config_.limits.max_loras, adapter = sequences_[request].adapter;
@@ -229,6 +228,7 @@ class VllmV1 final : public Scheduler,
     const std::int32_t adapter = sequences_[request].adapter;
     if (config_.limits.max_loras > 0 && adapter > 0) loras_.insert(adapter);
   }
+  // Steps in flight still have tokens for a request that lost its blocks.
   bool awaits_output(RequestId request) const {
     return config_.rules.awaits_output && !drops_stale() && sequences_[request].stale > 0;
   }

@@ -4,7 +4,7 @@
 when the rank takes requests in, runs a dummy batch, asks the other ranks whether work is left, and
 when a wave begins and ends is vLLM's decision. The loop runs on a thread of its own (`turns`) and
 pauses where it looks for messages, waits for a batch, runs a dummy batch, and would all-reduce
-(`rank_loop`). What lies between the ranks is `ranks.RankGroup`.
+(`loop`). What lies between the ranks is `exchange.RankGroup`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from vllm.v1.engine.utils import EngineZmqAddresses
 
 from llmsim._native import EngineTurn
 from llmsim.scheduling.conformance.vllm.engine_core import SteppedExecutor, moved_outputs
-from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
+from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
 
 
 class WakefulTime(types.ModuleType):

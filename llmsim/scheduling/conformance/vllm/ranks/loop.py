@@ -5,7 +5,7 @@ from typing import Any
 from llmsim._native import EngineTurn
 from llmsim.scheduling.conformance.vllm.core_loop import CoreLoop
 from llmsim.scheduling.conformance.vllm.known_model import Call, KnownModel
-from llmsim.scheduling.conformance.vllm.ranks import Rank
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank
 
 
 class RankLoop(CoreLoop):

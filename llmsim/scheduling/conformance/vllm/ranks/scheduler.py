@@ -5,7 +5,7 @@ from typing import Any
 
 from llmsim import _native
 from llmsim.scheduling.base import ScheduledItem
-from llmsim.scheduling.conformance.vllm.rank_loop import RankLoop
+from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
 from llmsim.scheduling.conformance.vllm.scheduler import VllmScheduler
 

@@ -1,0 +1,1 @@
+"""What of the machines the cluster file states beside devices and nodes: links and memory."""
