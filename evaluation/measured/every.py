@@ -27,6 +27,8 @@ ABLATED = (
     "host_sequence",
     "launches",
     "decode_skew",
+    "prompts_together",
+    "context_expansion",
     "cold_kv",
     "kv_write",
     "mixed_step",

@@ -100,7 +100,8 @@ Causes are what the pages and the differences suggest; none was measured here.
   Prompts of `q235_h100_2k` and `q235_h100_4k` are a tenth too slow, too. Part of that is the
   all-reduce of vLLM 0.14's table, which takes 411 us for 64 MiB on eight H100, while 0.19's takes
   362 and NCCL's own 324.
-- `*_share`: 1,000 sequences at once; steps of the real servers take longer than the tables' sums.
+- `*_share` and `*_128`: 1,000 sequences at once; steps of many short prompts take longer on the
+  real servers than the tables' sums.
 - `h100_pdd`: the artifact does not name the KV connector, nor the proxy. Reads as NIXL posts them
   (`kv_reads`) explain more than half of what was missing in TPOT.
   `h100_sm`: the artifact's logs of another machine have no CUDA graphs, so that launches may

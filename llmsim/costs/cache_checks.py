@@ -56,6 +56,7 @@ def _check_attention(attention: AttentionCost) -> None:
             _check_grid(attention.name, axes, [mixed.ps, mixed.provenance])
         case SplitAttention(grid=split):
             prefill: list[np.ndarray] = [split.prefill_ps, split.prefill_provenance]
+            prefill += [] if split.shared_ppm is None else [split.shared_ppm]
             _check_grid(attention.name, [split.q_axis, split.k_axis], prefill)
             decode: list[np.ndarray] = [split.decode_ps, split.decode_provenance]
             _check_grid(attention.name, [split.n_axis, split.kv_axis], decode)

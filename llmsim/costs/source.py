@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct, StructMeta, field
+from msgspec.structs import replace
 
 from llmsim.core import Int64, Provenance, TableFeature, UInt8
 from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
@@ -98,6 +99,14 @@ class CostRequest(Struct, frozen=True):
     first.
     """
 
+    prompts_together: bool = True
+    """Prompts of a step share what one alone leaves idle; False: their times add up
+    (`prompts_together` off).
+    """
+    context_expansion: bool = True
+    """Prompts of latent attention make keys and values of what is cached; False: they find them
+    (`context_expansion` off).
+    """
     cold_kv: bool = True
     """Measured decodes are raised to what cold KV takes; False: as the silicon database has them
     (`cold_kv` off).
@@ -228,9 +237,12 @@ class MixedGrid(Struct, frozen=True, eq=False):
     provenance: UInt8
 
 
+PPM = 1_000_000
+
+
 class SplitGrid(Struct, frozen=True, eq=False):
-    """Attention of one layer as a sum of prefills (q new tokens on k cached) and one decode batch
-    (n, mean kv).
+    """Attention of one layer as a sum of prefills (q new tokens on k cached), which may share a
+    part, and one decode batch (n, mean kv).
 
     Shapes: prefill_ps [q, k], decode_ps [n, kv]. In a step with a prefill the decode time is at
     least n * kv * mixed_decode_ps_per_kv_token_q20 / 2^20 (loss of packing; 0 where the kernel does
@@ -246,6 +258,28 @@ class SplitGrid(Struct, frozen=True, eq=False):
     decode_ps: Int64
     decode_provenance: UInt8
     mixed_decode_ps_per_kv_token_q20: int
+    shared_ppm: Int64 | None = None
+    """[q, k], parts per million of `prefill_ps`: what a prompt takes alone and several of a step
+    share, such as the launch and idle multiprocessors. A step takes the largest such part once.
+    None: prompts share nothing, and their times add up.
+    """
+
+    @property
+    def shared_ps(self) -> Int64 | None:
+        """`shared_ppm` of `prefill_ps`, rounded down."""
+        if self.shared_ppm is None:
+            return None
+        whole, rest = np.divmod(self.prefill_ps, PPM)
+        return np.asarray(whole * self.shared_ppm + rest * self.shared_ppm // PPM)
+
+    def with_longer_prompts(self, more_ps: Int64, more_shared_ps: Int64 | int = 0) -> SplitGrid:
+        """The same with so much more of each prompt, [q, k]; `more_shared_ps` of it is shared."""
+        prefill_ps, shared_ps = self.prefill_ps + more_ps, self.shared_ps
+        if shared_ps is None:
+            return replace(self, prefill_ps=prefill_ps)
+        share = (shared_ps + more_shared_ps) / np.maximum(prefill_ps, 1)
+        shared_ppm = np.floor(share * PPM).astype(np.int64)
+        return replace(self, prefill_ps=prefill_ps, shared_ppm=shared_ppm)
 
 
 class _EitherShape(StructMeta):

@@ -28,10 +28,12 @@ from llmsim.costs.sources.blackbox import Coefficients, read_coefficients
 from llmsim.lowering.adjust.ablation_terms import (
     CARD_STREAMING,
     COLD_KV,
+    CONTEXT_EXPANSION,
     DEFAULT_TILES,
     FULLEST_RANK,
     FUSED_SCALING,
     PADDED_EXPERTS,
+    PROMPTS_TOGETHER,
     SECOND_STREAM,
     SINK_ATTENTION,
     SUSTAINED_CLOCK,
@@ -415,6 +417,8 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
     return replace(
         request,
         expert_routing=routing,
+        prompts_together=PROMPTS_TOGETHER not in disabled,
+        context_expansion=CONTEXT_EXPANSION not in disabled,
         cold_kv=COLD_KV not in disabled,
         sustained_clock=SUSTAINED_CLOCK not in disabled,
         card_streaming=CARD_STREAMING not in disabled,

@@ -274,4 +274,5 @@ def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
         cost.window,
         cost.chunked,
         queries,
+        None if split.shared_ps is None else split.shared_ps.ravel(),
     )

@@ -162,6 +162,17 @@ class SeenBeside(Struct, frozen=True):
     flops_per_token: int
 
 
+class ContextExpansion(Struct, frozen=True):
+    """How latent attention turns the cache back into keys and values, for the prompts that have
+    tokens there.
+    """
+
+    each_cached: tuple["Gemm | Elementwise", ...]
+    """Kernels over the cached tokens of a step's prompts."""
+    each_new: "Elementwise"
+    """Adds what a prompt's new tokens see of the cache to what they see of each other."""
+
+
 class Attention(Operator, frozen=True, kw_only=True):
     """Softmax attention of the layers of one kind."""
 
@@ -188,6 +199,8 @@ class Attention(Operator, frozen=True, kw_only=True):
     """Decodes are computed for the query heads of so many ranks."""
     beside: "SeenBeside | None" = None
     """What each query sees besides, in the same kernel."""
+    expansion: "ContextExpansion | None" = None
+    """What prompts run first on what is cached; None: they attend to the cache as it is."""
     kv_bytes_per_context_token: int
     """K and V bytes read for every cached token that a sequence attends to."""
     flops_per_context_token: int

@@ -42,7 +42,7 @@ def test_a_field_of_another_kind_has_its_earlier_default_and_warns() -> None:
 def test_every_field_of_one_kind_is_known_to_the_others() -> None:
     base = set(Operator.__struct_fields__)
     new = {"sees", "sparse", "cut", "reduces", "kernels", "feeds_projection", "sums_hidden"}
-    new |= {"feeds_ffn", "value_dim", "reads_attention", "beside"}
+    new |= {"feeds_ffn", "value_dim", "reads_attention", "beside", "expansion"}
     for kind in (AllToAll, Attention, Collective, Gemm, Moe, ResidualNorm, StateSpace):
         own = set(kind.__struct_fields__) - base - new
         assert own <= union.FIELDS_OF_OTHERS.keys(), kind

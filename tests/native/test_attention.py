@@ -146,6 +146,33 @@ def test_split_grids_add_up_and_prefills_slow_decodes_down() -> None:
     assert slowed.step_ps([(1, 300)] * 8) == 1_100
 
 
+@given(
+    prompts=st.lists(st.tuples(st.integers(2, 100), st.integers(0, 500)), min_size=1, max_size=5)
+)
+def test_prompts_of_a_step_take_the_largest_shared_part_once(
+    prompts: list[tuple[int, int]],
+) -> None:
+    axes = [np.array(axis, np.int64) for axis in ([0, 500], [0, 1000])]
+    own = [[q * 1000 + k * 10 for k in (0, 1000)] for q in (0, 500)]
+    shared = [[5_000 + q * 20 + k * 3 for k in (0, 1000)] for q in (0, 500)]
+    whole = np.array(own, np.int64) + np.array(shared, np.int64)
+    decode = [np.array([1, 64]), np.array([0, 1000]), np.zeros(4, np.int64)]
+    program = priced(
+        _native.Attention.split(
+            axes,
+            whole.ravel(),
+            decode[:2],
+            decode[2],
+            0,
+            0,
+            shared_ps=np.array(shared, np.int64).ravel(),
+        )
+    )
+    alone = [q * 1000 + k * 10 for q, k in prompts]
+    largest = max(5_000 + q * 20 + k * 3 for q, k in prompts)
+    assert abs(program.step_ps(prompts) - (sum(alone) + largest)) <= 4 * len(prompts)
+
+
 @pytest.mark.parametrize(("count", "length"), [(64, 5000), (200, 1000)])
 def test_beyond_the_grid_the_last_segment_goes_on(count: int, length: int) -> None:
     # step_ps sees at most 64 sequences in its per-sequence table; attention itself has no limit

@@ -112,8 +112,10 @@ def test_steps_of_whole_budgets_last_as_long_as_recorded(assumed: list[recorded.
     cells = [line.strip("| ").split(" | ") for line in list(recorded.full_steps_table(assumed))[2:]]
     errors = {model: float(off) for model, _, _, _, off in cells}
     assert len(errors) == 6
-    assert all(abs(off) < 11 for off in errors.values())
-    assert all(abs(off) < 3 for model, off in errors.items() if model.startswith("Llama"))
+    # Behind the first 0.1 s the card met its power limit, whose clock is 5 % and more below the
+    # full one (docs/explanation/costs.md). Prompts that were priced apart had hidden it.
+    assert all(-16 < off < 11 for off in errors.values())
+    assert all(-5 < off < 3 for model, off in errors.items() if model.startswith("Llama"))
 
 
 def test_runs_that_compiled_are_marked(assumed: list[recorded.Run]) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llmsim.core import Provenance
+from llmsim.core import Int64, Provenance
+from llmsim.costs.context_expansion import with_expansion
 from llmsim.costs.hardware_limits import PeakRates, bandwidth_differs, own_peak_rates_of
 from llmsim.costs.interpolation_grid import geometric_axis
 from llmsim.costs.source import (
+    PPM,
     CostRequest,
     CostSource,
     Curve,
@@ -87,7 +89,7 @@ class RooflineSource(CostSource):
             self._label += ", npu_mem.mem_bw of the cluster file"
         self._notes: list[str] = []
 
-    def operator(self, op: Operator, last: int) -> Curve | None:
+    def operator(self, op: Operator, last: int) -> Curve:
         """max(bytes / (0.8 bandwidth), flops / `gemm_flops_per_s`) + 3 us; experts: those that
         tokens should touch.
         """
@@ -146,14 +148,21 @@ class RooflineSource(CostSource):
             to_ps(decode),
             analytic(decode),
             mixed_decode_q20(self._request, op),
+            self._shared_ppm(prefill),
         )
         return SplitAttention(
             repeat=op.repeat,
-            grid=grid,
+            grid=with_expansion(grid, op, self._request, self.operator),
             skew_ps_per_token_q20=kappa,
             source=self._label,
             skew_source=how,
         )
+
+    def _shared_ppm(self, prefill_us: Floats) -> Int64 | None:
+        """The launch, which all prompts of a step share."""
+        if not self._request.prompts_together:
+            return None
+        return np.floor(ATTENTION_LAUNCH_US / prefill_us * PPM).astype(np.int64)
 
     def notes(self) -> list[str]:
         """What was not known."""

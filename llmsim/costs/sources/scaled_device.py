@@ -112,6 +112,7 @@ class SimilarSource(CostSource):
             grid.kv_axis,
             *decode,
             mixed_decode_q20(self._request, op),
+            grid.shared_ppm,
         )
         return SplitAttention(
             repeat=op.repeat,

@@ -116,6 +116,16 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "every token knows its experts",
             "the silicon database's streaming kernel at equal bytes; a bundle's experts contain it",
         ),
+        "prompts_together": Term(
+            "the prompts of a step run in one call, and share its launch and what one leaves idle",
+            "each prompt takes as long as in a call of its own",
+            "the silicon database's rows of several prompts; elsewhere the launch of a call",
+        ),
+        "context_expansion": Term(
+            "prompts of latent attention first make keys and values of all that is cached",
+            "they find keys and values in the cache",
+            "the cost source's own times of that matrix and of streaming kernels",
+        ),
         "cold_kv": Term(
             (
                 "decodes read KV that is not in the last-level cache, where a cost source was "
@@ -187,12 +197,14 @@ TERMS: Mapping[str, Term] = MappingProxyType(
         ),
     }
 )
-"""Name for `--disable-term` -> the term. How several prefills of one step add up is not among them:
-it is part of the shape of the attention price itself, and has no variant without.
+"""Name for `--disable-term` -> the term. How several prefills of a mixed-batch profile add up is
+not among them: it is part of the shape of the attention price itself, and has no variant without.
 """
 
 OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
+PROMPTS_TOGETHER = "prompts_together"
+CONTEXT_EXPANSION = "context_expansion"
 COLD_KV = "cold_kv"
 SUSTAINED_CLOCK = "sustained_clock"
 CARD_STREAMING = "card_streaming"

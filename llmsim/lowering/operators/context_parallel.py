@@ -51,4 +51,4 @@ def _gathering(
     if there.any():
         sizes, owner = np.unique(before[there] * bytes_per_token, return_inverse=True)
         more[there] = links.context_gather(ranks, sizes.astype(np.int64))[owner]
-    return replace(attention, grid=replace(split, prefill_ps=split.prefill_ps + more))
+    return replace(attention, grid=split.with_longer_prompts(more))

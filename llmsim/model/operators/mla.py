@@ -8,7 +8,9 @@ weights, as kv_b_proj on it: one operator stands for both.
 
 from functools import partial
 
-from llmsim.model.operator import IndexerScores, Operator
+from msgspec.structs import replace
+
+from llmsim.model.operator import ContextExpansion, IndexerScores, Operator
 from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.operators.factory import OperatorFactory
 
@@ -41,6 +43,36 @@ def latent_projections(make: OperatorFactory) -> list[Operator]:
     if model.rotary:
         program.append(stream("rotary_emb", repeat, reads=reads, writes=rotated, flops=3 * rotated))
     return program
+
+
+def context_expansion(make: OperatorFactory, heads: int) -> ContextExpansion | None:
+    """Keys and values of cached tokens, for the prompts that have some: vLLM gathers their rows,
+    runs kv_b_proj on them, lays the shared rotated part beside each head's keys, and merges two
+    attentions by their softmax sums (MLACommonImpl._compute_prefill_context). None where prompts
+    attend to the latents: sparse attention.
+    """
+    model = make.model
+    latent = model.latent
+    if latent is None or model.indexer is not None:
+        return None
+    keys = heads * (latent.nope_dim + latent.rope_dim)
+    values = heads * latent.v_dim
+    stream = partial(make.elementwise, repeat=1, flops=0, block="attention")
+    gather = stream("context_gather", reads=0, writes=latent.cached_width)
+    expand = make.gemm(
+        "context_kv_b_proj",
+        heads * latent.nope_dim + values,
+        latent.kv_rank,
+        part="attention",
+        block="attention",
+        repeat=1,
+    )
+    lay = stream("context_keys", reads=heads * latent.nope_dim + latent.rope_dim, writes=keys)
+    merge = stream("merge_attentions", reads=2 * values, writes=values)
+    cached_bytes = model.latent_row_bytes(make.dtypes.kv)
+    return ContextExpansion(
+        (replace(gather, read_bytes_per_token=cached_bytes), expand, lay), merge
+    )
 
 
 def latent_indexer(make: OperatorFactory) -> list[Operator]:

@@ -11,7 +11,12 @@ from msgspec.structs import replace
 from llmsim.model.operator import Operator, Sees
 from llmsim.model.operators.attention_variants import AttentionShape
 from llmsim.model.operators.factory import OperatorFactory
-from llmsim.model.operators.mla import block_indexer, latent_indexer, latent_projections
+from llmsim.model.operators.mla import (
+    block_indexer,
+    context_expansion,
+    latent_indexer,
+    latent_projections,
+)
 from llmsim.model.types import SoftmaxLayers
 
 KINDS: tuple[Sees, ...] = ("full", "sliding", "chunked", "block_sparse")
@@ -61,7 +66,9 @@ def _latent_layers(make: OperatorFactory) -> list[Operator]:
         program += placed(latent_indexer(make), model.layers_with_indexers)
     for kind in KINDS:
         if seen := model.layers_with(kind, *(("both",) if kind == "full" else ())):
-            program += placed([make.attention(kind, shape, len(seen))], seen)
+            attention = make.attention(kind, shape, len(seen))
+            expansion = context_expansion(make, shape.heads)
+            program += placed([replace(attention, expansion=expansion)], seen)
     gate = model.attention_shape.gate_dim
     out = AttentionShape(shape.heads, 1, 0, model.latent.v_dim, gate_dim=gate)
     return program + placed(_output(make, out, len(layers), ""), layers)

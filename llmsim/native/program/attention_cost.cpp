@@ -119,26 +119,37 @@ AttentionPrice MixedGridAttention::price(const Batch& batch, const Features& f) 
   return price;
 }
 
-void SplitGridAttention::add_prefill(AttentionPrice& price, const Item& item) const {
+SplitGridAttention::Alone SplitGridAttention::alone(const Item& item) const {
   const std::int64_t q = item.tokens, q2 = q * q, area = sight().area(q, item.computed_before);
+  const bool one_prompt_sees_more = area < q2;
   const Place tokens = prefill_.axis(0).locate(q);
-  if (area >= q2)
-    return price.add(prefill_.cell({tokens, prefill_.axis(1).locate(area - q2, 2 * q)}));
-  // Less than the prompt alone would see: the missing share of what exceeds the shortest call is
-  // taken off.
-  Cell whole = prefill_.cell({tokens, prefill_.axis(1).locate(0)});
-  const Ps floor = prefill_.at({prefill_.axis(0).locate(1), prefill_.axis(1).locate(0)});
-  whole.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole.ps - floor)) * (q2 - area), q2);
-  whole.provenance = std::max(whole.provenance, Provenance::kInterpolated);
-  price.add(whole);
+  const Place context = prefill_.axis(1).locate(one_prompt_sees_more ? 0 : area - q2, 2 * q);
+  Alone found{prefill_.cell({tokens, context})};
+  if (one_prompt_sees_more) {
+    // The missing share of what exceeds the shortest call is taken off.
+    Cell& whole = found.cell;
+    const Ps floor = prefill_.at({prefill_.axis(0).locate(1), prefill_.axis(1).locate(0)});
+    whole.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole.ps - floor)) * (q2 - area), q2);
+    whole.provenance = std::max(whole.provenance, Provenance::kInterpolated);
+  }
+  if (shared_) found.shared = std::min(found.cell.ps, shared_->at({tokens, context}));
+  return found;
+}
+
+void SplitGridAttention::add_prefills(AttentionPrice& price, const Batch& batch) const {
+  Alone longest;
+  for (const Item& item : batch.items) {
+    if (item.decodes()) continue;
+    const Alone prompt = alone(item);
+    price.add(prompt.cell.ps - prompt.shared, prompt.cell);
+    if (prompt.shared > longest.shared) longest = prompt;
+  }
+  price.add(longest.shared, longest.cell);
 }
 
 AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) const {
   AttentionPrice price;
-  if (f.prefill_sequences > 0) {
-    for (const Item& item : batch.items)
-      if (!item.decodes()) add_prefill(price, item);
-  }
+  if (f.prefill_sequences > 0) add_prefills(price, batch);
   if (f.decode_sequences > 0) {
     Cell cell = decode_.cell({decode_.axis(0).locate(f.decode_sequences),
                               decode_.axis(1).locate(f.decode_context, f.decode_sequences)});

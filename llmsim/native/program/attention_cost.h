@@ -110,21 +110,31 @@ class MixedGridAttention final : public AttentionCost {
 class SplitGridAttention final : public AttentionCost {
  public:
   // Beside prefills, decode rows cost at least `mixed_ps` / 2^20 per token of context (0: no such
-  // rule).
+  // rule). `shared`, over the axes of `prefill`: the part of a prompt's time that is not its own,
+  // such as a launch and multiprocessors that idle. The prompts of a step take the largest of these
+  // parts once; without it, each takes its own.
   SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps,
-                     Sight sight = {})
+                     Sight sight = {}, std::optional<Grid<2>> shared = std::nullopt)
       : AttentionCost(skew_ps, sight),
         prefill_(std::move(prefill)),
         decode_(std::move(decode)),
+        shared_(std::move(shared)),
         mixed_ps_(mixed_ps) {}
 
  protected:
   AttentionPrice price(const Batch& batch, const Features& seen) const override;
 
  private:
-  void add_prefill(AttentionPrice& price, const Item& item) const;
+  // What one prompt takes alone, and the part of it that several share.
+  struct Alone {
+    Cell cell;
+    Ps shared = 0;
+  };
+  Alone alone(const Item& item) const;
+  void add_prefills(AttentionPrice& price, const Batch& batch) const;
 
   Grid<2> prefill_, decode_;
+  std::optional<Grid<2>> shared_;
   std::int64_t mixed_ps_;
 };
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Provenance
+from llmsim.costs.context_expansion import with_expansion
 from llmsim.costs.hardware_limits import PeakRates, peak_rates_of
 from llmsim.costs.source import (
     AttentionCost,
@@ -21,6 +22,7 @@ from llmsim.costs.source import (
     to_ps,
 )
 from llmsim.costs.sources.decode_skew import mixed_decode_q20, skew_note, skew_q20
+from llmsim.costs.sources.roofline import RooflineSource
 from llmsim.costs.sources.silicon.attention.dense import AttentionRows, find_rows
 from llmsim.costs.sources.silicon.attention.grid import (
     SINKS_LABEL,
@@ -257,14 +259,24 @@ class SiliconSource(CostSource):
             decode.ps,
             decode.provenance,
             mixed_decode_q20(self._request, op),
+            prefill.shared_ppm,
         )
         return SplitAttention(
             repeat=op.repeat,
-            grid=split,
+            grid=with_expansion(split, op, self._request, self._context_kernel),
             skew_ps_per_token_q20=kappa,
             source=f"{context.label}{on_triton}; {generation.label}",
             skew_source=how,
         )
+
+    def _context_kernel(self, op: Operator, last: int) -> Curve:
+        """Times of a kernel over cached tokens; from the data sheet where the database has none."""
+        measured = self._gemm(op, last) if isinstance(op, Gemm) else None
+        if measured is not None:
+            return measured
+        if isinstance(op, Gemm):
+            return RooflineSource(self._request).operator(op, last)
+        return self._lit(op, self._elementwise(op, last))
 
     def extra_ops(self) -> list[OpCost]:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""

@@ -100,16 +100,20 @@ void bind_attention(nb::module_& m) {
              std::int64_t mixed_ps, std::int64_t skew_ps,
              const std::optional<In<std::uint8_t>>& prefill_provenance,
              const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window,
-             bool chunked, std::int64_t queries_per_kv_head) {
+             bool chunked, std::int64_t queries_per_kv_head,
+             const std::optional<In<std::int64_t>>& shared_ps) {
+            std::optional<Grid<2>> shared;
+            if (shared_ps) shared = make_grid<2>(prefill_axes, *shared_ps, std::nullopt);
             return handle(std::make_unique<SplitGridAttention>(
                               make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
                               make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
-                              skew_ps, sight_of(window, chunked)),
+                              skew_ps, sight_of(window, chunked), std::move(shared)),
                           queries_per_kv_head);
           },
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a,
           "skew_ps"_a, "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(),
-          "window"_a = 0, "chunked"_a = false, "queries_per_kv_head"_a = 1);
+          "window"_a = 0, "chunked"_a = false, "queries_per_kv_head"_a = 1,
+          "shared_ps"_a = nb::none());
 }
 
 void bind_operators(nb::module_& m) {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmsim.core import Int64, Provenance, UInt8
 from llmsim.costs.hardware_limits import PeakRates
 from llmsim.costs.interpolation_grid import geometric_axis
-from llmsim.costs.source import CostRequest, to_ps
+from llmsim.costs.source import PPM, CostRequest, to_ps
 from llmsim.costs.sources.silicon.attention.dense import AttentionRows
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ here with FlashAttention 2, of which the twelve layers that see the whole prompt
 cards without FlashAttention 3 are assumed to reach the same share.
 """
 SINKS_LABEL = ", prompts with sinks on Triton"
+LEAST_US = 1e-3
+"""Of a further prompt, so that its logarithm is finite."""
 DISTURBED = 1.5
 """A call that took so many times as long as one of a longer prompt or cache was disturbed: a few
 rows are up to a hundred times too slow (H100, TensorRT-LLM, four heads: 4 decodes at 4,095 tokens
@@ -46,12 +48,15 @@ rows are up to a hundred times too slow (H100, TensorRT-LLM, four heads: 4 decod
 
 
 class PrefillGrid(Struct, frozen=True, eq=False):
-    """Prefill of one sequence: q new tokens on k cached, ps [q, k]."""
+    """Prefill of one sequence: q new tokens on k cached, ps [q, k]; `shared_ppm` as in
+    SplitGrid.
+    """
 
     q_axis: Int64
     k_axis: Int64
     ps: Int64
     provenance: UInt8
+    shared_ppm: Int64 | None = None
 
 
 class DecodeGrid(Struct, frozen=True, eq=False):
@@ -77,13 +82,19 @@ def prefill_grid(
     block needs per cached token: its tile's (query row, token) pairs at the rate per SM that the
     longest prompts reach. waves(q) = heads * ceil(q / tile) / SMs. Full waves give the causal-area
     share of the full length's time.
+
+    Beside others a prompt takes w(q) + c * k * blocks / SMs, with w of `further_prompt_times`; what
+    it takes more alone, the prompts of a step share.
     """
     lengths, times_us = prompt_times(rows)
     q_axis = geometric_axis(1, request.table_tokens, 8)
     k_axis = np.insert(geometric_axis(1, max(request.max_model_len, 2), 4), 0, 0)
     q, k = np.meshgrid(q_axis.astype(np.float64), k_axis.astype(np.float64), indexing="ij")
     alone = _power_law(lengths, times_us, q_axis.astype(np.float64))
-    us = alone[:, None] + _cached_part_us(lengths, times_us, request, op, q) * k
+    cached_us, further_cached_us = _cached_part_us(lengths, times_us, request, op, q)
+    us = alone[:, None] + cached_us * k
+    further = _power_law(*further_prompt_times(rows), q_axis.astype(np.float64))
+    further_us = further[:, None] + further_cached_us * k
     one_token_us = np.interp(k_axis[1:], decode.kv_axis, decode.ps[0] / PS_PER_US)
     us[:, 1:] = np.maximum(us[:, 1:], one_token_us[None, :])
     marks = np.full(us.shape, Provenance.SCALED, dtype=np.uint8)
@@ -103,7 +114,9 @@ def prefill_grid(
         marks[us < on_triton] = Provenance.SCALED
         least = np.maximum(least, on_triton)
     us = np.maximum.accumulate(np.maximum(us, least), axis=1)
-    return PrefillGrid(q_axis, k_axis, to_ps(us), marks)
+    shared = np.maximum(0.0, 1.0 - np.maximum(further_us, least) / us)
+    shared_ppm = np.floor(shared * PPM).astype(np.int64) if request.prompts_together else None
+    return PrefillGrid(q_axis, k_axis, to_ps(us), marks, shared_ppm)
 
 
 def sinks_on_triton(request: CostRequest) -> bool:
@@ -120,24 +133,28 @@ def sinks_on_triton(request: CostRequest) -> bool:
 
 def _cached_part_us(
     lengths: Floats, times_us: Floats, request: CostRequest, op: Attention, q: Floats
-) -> Floats:
-    """Microseconds per cached token of a chunk of q new tokens: waves(q) * c.
+) -> tuple[Floats, Floats]:
+    """Microseconds per cached token of a chunk of q new tokens, waves(q) * c: alone, and beside
+    others.
 
     FlashAttention-2 gives every tile of every query head one block and never splits a multi-token
     query over its KV (mha_varlen_fwd): whole waves, so short chunks on long prefixes leave most of
-    the device idle. The others pack the query heads of a KV head into one tile and split the KV
-    until the device is full: fractions of a wave.
+    the device idle, to the blocks of other prompts. The others pack the query heads of a KV head
+    into one tile and split the KV until the device is full: fractions of a wave.
     """
     sheet = request.hardware
     pairs_per_us = (lengths[-1] ** 2 - lengths[-2] ** 2) / 2 / (times_us[-1] - times_us[-2])
     if sheet is None or not sheet.num_sms:
-        return np.asarray(q / pairs_per_us)
+        each_us = np.asarray(q / pairs_per_us)
+        return each_us, each_us
     tile = TILE_ROWS.get(sheet.attention_kernel, DEFAULT_TILE_ROWS)
     per_block_us = tile * sheet.num_sms / (op.heads * pairs_per_us)
     if sheet.attention_kernel == "fa2":
-        return np.asarray(np.ceil(op.heads * np.ceil(q / tile) / sheet.num_sms) * per_block_us)
+        waves = op.heads * np.ceil(q / tile) / sheet.num_sms
+        return np.asarray(np.ceil(waves) * per_block_us), np.asarray(waves * per_block_us)
     packed_tiles = op.kv_heads * np.ceil(q * (op.heads / op.kv_heads) / tile)
-    return np.asarray(packed_tiles / sheet.num_sms * per_block_us)
+    each_us = np.asarray(packed_tiles / sheet.num_sms * per_block_us)
+    return each_us, each_us
 
 
 def prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
@@ -151,6 +168,23 @@ def prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
     np.minimum.at(times_us, owner, rows.numbers("latency")[alone] * 1e3)
     times_us = np.maximum.accumulate(_undisturbed(times_us))
     return points, times_us[0] + (times_us - times_us[0]) * rows.scale_compute
+
+
+def further_prompt_times(rows: AttentionRows) -> tuple[Floats, Floats]:
+    """(prompt lengths, microseconds) of one more prompt in a call with many others: what the
+    largest measured batch takes beyond one prompt, by prompts; at most what a prompt takes alone
+    beyond the shortest call, where no batch was measured.
+    """
+    points, alone_us = prompt_times(rows)
+    lengths = rows.numbers("isl") + rows.numbers("step")
+    batch, times_us = rows.numbers("batch_size"), rows.numbers("latency") * 1e3
+    further_us = alone_us - alone_us[0]
+    for i, length in enumerate(points):
+        here = lengths == length
+        if (most := batch[here].max()) > 1:
+            whole_us = times_us[here & (batch == most)].min() * rows.scale_compute
+            further_us[i] = np.clip((whole_us - alone_us[i]) / (most - 1), 0.0, alone_us[i])
+    return points, np.maximum.accumulate(np.maximum(further_us, LEAST_US))
 
 
 def _power_law(points: Floats, times_us: Floats, at: Floats) -> Floats:
