@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,23 @@ EPOCH_NS = 1_767_225_600_000_000_000
 A simulation has none, and equal runs give equal files.
 """
 Floats = NDArray[np.float64]
+Value = TypeVar("Value")
+
+
+class Unfinished(NamedTuple):
+    """A request that was sent and did not finish."""
+
+    row: int
+    """Its place in the workload."""
+    request_id: str | None
+    session_id: str | None
+    status: str
+    """Where it stood when the run ended, such as rejected."""
+    arrival_ps: int
+    end_ps: int
+    """When the engine dropped it, else its arrival."""
+    input_tokens: int
+    emitted_tokens: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +86,40 @@ class RunTables:
         import pyarrow.compute as pc
 
         return self.requests.filter(pc.equal(self.requests.column("status"), "finished"))
+
+    @cached_property
+    def finished_rows(self) -> Int64:
+        """The places of the finished requests in the workload."""
+        status = self.requests.column("status").to_numpy(zero_copy_only=False)
+        return np.flatnonzero(status == "finished").astype(np.int64)
+
+    def of_all(self, values: Sequence[Value], missing: Value) -> list[Value]:
+        """Values of the finished requests, in a list with a place for each of the workload."""
+        found = [missing] * len(self.requests)
+        for row, value in zip(self.finished_rows.tolist(), values, strict=True):
+            found[row] = value
+        return found
+
+    @cached_property
+    def unfinished(self) -> list[Unfinished]:
+        """The requests that were sent and did not finish, in the order of the workload.
+
+        Calls that their session never came to have no arrival, and are left out.
+        """
+        names = ("request_id", "session_id", "status", "arrival_ps", "cancelled_ps")
+        columns = (*names, "input_tokens", "emitted_tokens")
+        table = self.requests.select(list(columns))
+        rows = np.setdiff1d(np.arange(len(table)), self.finished_rows)
+        found = []
+        for row, one in zip(rows.tolist(), table.take(rows).to_pylist(), strict=True):
+            begin, end = one["arrival_ps"], one["cancelled_ps"]
+            if begin is None:
+                continue
+            end = begin if end is None else end
+            about = (one["request_id"], one["session_id"], one["status"], begin, end)
+            tokens = (one["input_tokens"] or 0, one["emitted_tokens"] or 0)
+            found.append(Unfinished(row, *about, *tokens))
+        return found
 
     @property
     def failed(self) -> int:
