@@ -15,7 +15,9 @@ def vllm_bench(tables: RunTables) -> dict[str, Any]:
     """The benchmark's result: its names, seconds per request and milliseconds in statistics.
 
     Lists have a place for each request of the workload. One that did not finish has no tokens, and
-    its status as the error, as the benchmark writes failures. Raises InputError where no request finished.
+    its status as the error, as the benchmark writes failures.
+
+    Raises InputError where no request finished.
     """
     needs_requests(tables)
     summary = tables.summary

@@ -63,7 +63,8 @@ def refuse_twice(recording: Recording) -> None:
     twice = _twice(recording.request_id)
     if twice is not None:
         raise InputError(
-            f'{recording.source}: the request id "{twice}" occurs twice; each request has its own'
+            f'{recording.source}: the request id "{twice}" occurs twice; name each request '
+            "differently, or leave request_id out of the trace"
         )
 
 
