@@ -240,8 +240,8 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
     if block % max(workload.granularity, 1):
         if not trace.has_handles:
             raise InputError(
-                f"--output-block is {block}; it must be a multiple of {workload.granularity}, since "
-                "the trace names its content in blocks of as many tokens"
+                f"--output-block is {block}; it must be a multiple of {workload.granularity}, "
+                "since the trace names its content in blocks of as many tokens"
             )
         workload = trace.at(block)
     if block > workload.granularity > 0 and len(workload.keys):
