@@ -2655,6 +2655,9 @@ class Simulation:
         Handles up to max_events events, and no more after max_wall_ms; True when nothing is left.
         """
 
+    def end_series(self) -> None:
+        """Samples the series at the last event of a run that goes no further."""
+
     @property
     def at_horizon(self) -> bool: ...
 

@@ -56,10 +56,16 @@ def guarded(command: Callable[[], object], program: str = "llmsim") -> int:
         OBJECTS_BETWEEN_COLLECTIONS
     )  # imports leave no garbage: looking for it is a tenth of a short run
     from llmsim.cli.streams import printable_streams
+    from llmsim.export.files import no_empty_folders
     from llmsim.loading import without_pydantic_plugins
 
     _open_missing_streams()
-    with without_pydantic_plugins(), printable_streams(), warnings.catch_warnings():
+    with (
+        without_pydantic_plugins(),
+        printable_streams(),
+        warnings.catch_warnings(),
+        no_empty_folders(),
+    ):
         _tell_warnings_once(program)
         return _guarded(command, program)
 

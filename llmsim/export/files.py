@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,8 @@ STANDARD = "-"
 """The name of standard output and input in commands that take one."""
 CLUSTER_ENDINGS = (".json", ".yaml", ".yml")
 """Of names of cluster files."""
+_MADE: ContextVar[list[Path] | None] = ContextVar("folders made by checks", default=None)
+"""Folders that `no_empty_folders` looks after, the outermost first."""
 
 
 def check_writable(path: str | Path) -> Path:
@@ -35,7 +38,7 @@ def check_writable(path: str | Path) -> Path:
             )
         if _is_special(target):
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:64]}."):
             pass
     except (OSError, ValueError) as error:
@@ -102,7 +105,7 @@ def check_writable_folder(path: str | Path) -> Path:
                 "exist yet",
                 file=str(target),
             )
-        target.mkdir(parents=True, exist_ok=True)
+        _make_folder(target)
         with tempfile.NamedTemporaryFile(dir=target, prefix=".llmsim."):
             pass
     except (OSError, ValueError) as error:
@@ -111,16 +114,29 @@ def check_writable_folder(path: str | Path) -> Path:
 
 
 @contextmanager
-def no_empty_folders(*folders: Path | None) -> Iterator[None]:
-    """Removes folders that were not there before where the block raises and leaves them empty."""
-    missing = [folder for folder in folders if folder is not None and not folder.exists()]
+def no_empty_folders() -> Iterator[None]:
+    """Removes the folders that checks of outputs made in the block and that nothing was written
+    into.
+    """
+    made: list[Path] = []
+    token = _MADE.set(made)
     try:
         yield
-    except BaseException:
-        for folder in missing:
+    finally:
+        _MADE.reset(token)
+        for folder in reversed(made):
             with suppress(OSError):
                 folder.rmdir()
-        raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, and remembers those that were not there."""
+    made = _MADE.get()
+    if made is not None:
+        whole = folder.absolute()
+        missing = [one for one in (whole, *whole.parents) if not one.exists()]
+        made.extend(reversed(missing))
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

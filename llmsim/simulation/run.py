@@ -65,12 +65,12 @@ def simulate(
                 _hand_over_series(simulation, sink)
     except KeyboardInterrupt:
         interrupted = True
-        _hand_over_series(simulation, sink)
+        _end_series(simulation, sink)
     except _native.Circular as error:
         circular = tuple(int(group) for group in str(error).split(", "))
-        _hand_over_series(simulation, sink)
+        _end_series(simulation, sink)
     except BackendFailed:
-        _hand_over_series(simulation, sink)
+        _end_series(simulation, sink)
     return results_of(
         deployment,
         workload,
@@ -86,6 +86,12 @@ def _hand_over_series(simulation: "_native.Simulation", sink: SeriesSink) -> Non
     sink.add("series", simulation.take_series())
     sink.add("kv_tiers", simulation.take_kv_tier_series())
     sink.add("links", simulation.take_link_series())
+
+
+def _end_series(simulation: "_native.Simulation", sink: SeriesSink) -> None:
+    """Hands over the series of a run that goes no further, with its last interval."""
+    simulation.end_series()
+    _hand_over_series(simulation, sink)
 
 
 def native_simulation(

@@ -45,9 +45,10 @@ class ModelNames:
                 value=name,
             )
         suggestion = nearest(name, self.names) or _nearest_tail(name, self.names)
+        remedy = "" if self.required else "; name it so, or leave the model out"
         raise InputError(
             f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves '
-            f"{served}",
+            f"{served}{remedy}",
             field="model",
             value=name,
         )

@@ -41,6 +41,25 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert not table["significant"].eq(True).any() and (table["a"] == table["b"]).all()
 
 
+def test_figures_of_whole_runs_are_those_of_their_summaries(tmp_path: Path) -> None:
+    """Also where one run turned requests away that the other served, the first among them."""
+    load = [llmsim.Request(0.0, 2_000_000, 5)]
+    load += [llmsim.Request(1 + row / 1000, 4000, 40) for row in range(40)]
+    with pytest.warns(UserWarning, match="can never run"):
+        every = llmsim.run(CLUSTER, load, cost_source="roofline")
+        some = llmsim.run(CLUSTER, load, cost_source="roofline", admission="QUEUE_LIMIT:requests=1")
+    assert some.summary["refused"] > 0
+    for name, result in (("every", every), ("some", some)):
+        result.save(tmp_path / name)
+    for table in (
+        llmsim.diff(every, some),
+        llmsim.diff(tmp_path / "every", tmp_path / "some"),
+    ):
+        for metric in ("duration", "request_throughput", "output_throughput"):
+            assert table.loc[metric, "a"] == pytest.approx(every.summary[metric], rel=1e-5)
+            assert table.loc[metric, "b"] == pytest.approx(some.summary[metric], rel=1e-5)
+
+
 def test_diff_refuses_what_cannot_be_compared() -> None:
     result = run()
     with pytest.raises(llmsim.InputError, match="a holds 2 runs and b holds 1"):

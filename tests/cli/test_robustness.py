@@ -440,3 +440,27 @@ def test_a_given_profile_folder_has_to_be_of_use(
     assert any("has no lm_head rows" in note and "next cost source" in note for note in notes)
     assert run("--profile-dir", broken, "--cost-source", "bundle", cluster=cluster) == 2
     assert "lm_head" in capsys.readouterr().err
+
+
+REFUSED = {
+    "run": ["run", "--cluster-config", "none.json", "--dataset", "x", "--output", "new/at/a.csv"],
+    "run folder": ["run", "--cluster-config", "none.json", "--dataset", "x", "--run-dir", "new/at"],
+    "graph step": [
+        *("graph", "step", "--graph", "new/at", "--rank", "7"),
+        *("--cluster-config", CLUSTER, "--dataset", "synthetic:n=1,rate=1,input=9,output=2"),
+    ],
+    "size": [
+        *("size", "--model", "./none", "--device", "H100", "--slo", "ttft:500", "--rate", "1"),
+        *("--emit", "new/at", "--plot", "new/at/a.png", "--html", "new/at/a.html"),
+    ],
+    "convert": ["trace", "convert", "none.csv", "new/at/trace.jsonl"],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_command_leaves_no_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(word) for word in REFUSED[name]]) == 2
+    assert list(tmp_path.iterdir()) == []

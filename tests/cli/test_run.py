@@ -302,9 +302,8 @@ def test_the_longest_request_that_can_never_run_says_how_long_is_enough(
     trace.write_text("\n".join(["arrival,input,output", *lines]), encoding="utf-8")
     assert run("--max-model-len", "100", dataset=trace) == 3
     captured = capsys.readouterr()
-    assert (
-        "and 2 more; the other results were written; raise max_model_len to 907, or shorten "
-        in (captured.err)
+    assert "and 2 more; the others were simulated; raise max_model_len to 907, or shorten " in (
+        captured.err
     )
     assert captured.err.count("raise max_model_len") == 1
     assert "the answers of 2 requests were cut" in captured.out

@@ -267,6 +267,7 @@ def test_a_door_in_turn_or_with_the_fewest_outstanding() -> None:
     [
         (["tgi"], 'ENGINE is "tgi"; this version emulates vllm and sglang'),
         (["vllm", "--engine-python", "/dev/null"], "is no Python interpreter that runs"),
+        (["vllm", "--engine-python", "/bin/true"], "runs, but is no Python interpreter; name one"),
         (["vllm", "--engine-args", "'"], "--engine-args"),
     ],
 )

@@ -1,6 +1,7 @@
 """Exports of runs: our readers and prometheus-client read the same figures from them."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,79 @@ def test_damaged_reports_are_refused(exported: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps([{"start_time": 0, "end_time": 1, "info": {"output_tokens": 1}}]))
     with pytest.raises(llmsim.InputError, match="no output_token_times"):
         read_recording(path)
+
+
+FAILED = (
+    '{"arrival_time_ns": 0, "input_toks": 100, "output_toks": 5}\n'
+    '{"arrival_time_ns": 0, "input_toks": 200000, "output_toks": 5}\n'
+    '{"arrival_time_ns": 1000000, "input_toks": 300, "output_toks": 9000}\n'
+    '{"arrival_time_ns": 2000000, "input_toks": 100, "output_toks": 1}\n'
+    '{"arrival_time_ns": 900000000, "input_toks": 700, "output_toks": 9}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def with_failures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of which request 1 never ran and the client of request 2 gave up."""
+    folder = tmp_path_factory.mktemp("failures")
+    (folder / "trace.jsonl").write_text(FAILED)
+    arguments = ["run", "--cluster-config", str(CLUSTER), "--dataset", str(folder / "trace.jsonl")]
+    arguments += ["--request-timeout", "1", "--quiet", "--run-dir", str(folder / "run")]
+    assert main(arguments) == 3
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name", ["vllm-bench", "aiperf", "guidellm", "inference-perf"])
+def test_requests_keep_their_places_behind_one_that_failed(
+    with_failures: Path, name: str, tmp_path: Path
+) -> None:
+    target = tmp_path / f"exported{NAMES.get(name, '.json')}"
+    assert main(["export", str(with_failures), "--format", name, "-o", str(target)]) == 0
+    run, again = read_recording(with_failures), read_recording(target)
+    assert again.request_id == run.request_id == ("0", "3", "4")
+    assert again.failed.request_id == ("1", "2")
+    assert np.allclose(again.failed.arrival_s, [0, 0.001], atol=1e-6)
+    assert again.input_tokens.tolist() == [100, 100, 700]
+    assert "2 of the log's 5 requests failed" in " ".join(one.sentence for one in again.findings)
+
+
+def damaged(folder: Path, target: Path, file: str) -> Path:
+    """A copy of a run folder whose `file` lacks a name, or holds text in place of numbers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.copytree(folder, target)
+    path = target / file
+    if file == "summary.json":
+        summary = json.loads(path.read_text())
+        del summary["median_tpot_ms"]
+        path.write_text(json.dumps(summary))
+        return target
+    table = pq.read_table(path)
+    if file == "series.parquet":
+        table = table.drop_columns(["group"])
+    else:
+        text = pa.array(["x"] * len(table))
+        table = table.set_column(table.column_names.index("finish_ps"), "finish_ps", text)
+    pq.write_table(table, path)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("summary.json", 'summary.json: "median_tpot_ms" is missing; `llmsim run --run-dir`'),
+        ("series.parquet", 'series.parquet: there is no column "group"; `llmsim run --run-dir`'),
+        ("requests.parquet", 'the column "finish_ps" holds string, but must hold int64; `llmsim'),
+    ],
+)
+def test_a_damaged_folder_is_bad_input_and_no_defect(
+    exported: Path, file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = damaged(exported / "run", tmp_path / "damaged", file)
+    assert main(["export", str(folder), "--format", "vllm-bench", "-o", str(tmp_path / "a")]) == 2
+    assert said in capsys.readouterr().err
+    page = ["-o", str(tmp_path / "a.html"), "--why", "none"]
+    assert main(["report", str(folder), *page]) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["damaged"]

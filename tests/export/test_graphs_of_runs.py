@@ -183,3 +183,12 @@ def test_one_step_by_what_it_did(
     assert json.loads((tmp_path / "g.json").read_text())["group"] == 2
     assert main(["graph", "step", *given, "--iteration", "1"]) == 2
     assert f"--iteration and {choice[0]} exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "-1"])
+def test_a_time_that_is_none_is_refused(
+    time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*RUN[1:-1], "--graph", str(tmp_path / "g.json"), f"--at={time}"]
+    assert main(["graph", "step", *given]) == 2
+    assert f"--at is {time}; it must be from 0 to" in capsys.readouterr().err

@@ -186,6 +186,17 @@ def test_cost_and_carbon_and_their_comparison(
     assert "| prompt + output tokens/s | output tokens/s | J/token (prompt + output) |" in heading
 
 
+def test_a_run_without_a_finished_request_has_no_cost_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = summary(tmp_path, capsys, cluster(), "--horizon", "0.000001")
+    assert found["completed"] == 0
+    file = tmp_path / "none.json"
+    file.write_text(json.dumps(found))
+    assert main(["cost", str(file), str(file)]) == 2
+    assert "no request of the run finished, so it has no cost per token" in capsys.readouterr().err
+
+
 def test_runs_that_should_not_be_compared_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

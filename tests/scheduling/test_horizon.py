@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import llmsim
 from llmsim.cli import run_main
+from llmsim.simulation.run import simulate
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster_config" / "h100_llama31_8b.json"
 TRACE = "synthetic:n=60,rate=10,input=fixed:300,output=fixed:100,seed=1"
@@ -75,3 +77,25 @@ def test_a_bad_horizon_is_one_sentence(seconds: str, capsys: pytest.CaptureFixtu
         run_main(["--cluster-config", str(CLUSTER), "--dataset", TRACE, "--horizon", seconds]) == 2
     )
     assert "--horizon is " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("horizon_s", [0.4, 2.0, 2.5])
+def test_the_series_of_a_run_that_is_cut_go_to_its_end(horizon_s: float) -> None:
+    """Also where that is within an interval of the log."""
+    result = llmsim.run(CLUSTER, TRACE, cost_source="roofline", horizon=horizon_s)
+    series = result.series
+    assert series["time_ps"].max() == round(horizon_s * 1e12)
+    emitted = result.requests["emitted_tokens"].sum()
+    assert series["generation_tokens"].sum() == emitted > 0
+
+
+def test_the_series_of_an_interrupted_run_have_all_its_tokens() -> None:
+    def stop(simulation: Any) -> None:
+        if simulation.num_finished >= 5:
+            raise KeyboardInterrupt
+
+    prepared = llmsim.run(CLUSTER, TRACE, cost_source="roofline")._prepared
+    parts = (prepared.lowered, prepared.workload, prepared.simulation)
+    results = simulate(*parts, stop)
+    assert results.interrupted
+    assert results.series["generation_tokens"].sum() == results.requests.emitted_tokens.sum() > 0

@@ -45,6 +45,11 @@ def recording(ttft_s: Any, latency_s: Any) -> Recording:
     )
 
 
+def whole_pair(a: Recording, b: Recording) -> Pairs:
+    """Two runs that finished the same requests."""
+    return Pairs(a, b, (), (a, b))
+
+
 def made_pair(seed: int, change: float, own_noise: float) -> Pairs:
     """Two runs of one load: they share its requests, and each has noise of its own."""
     rng = np.random.default_rng(seed)
@@ -54,7 +59,7 @@ def made_pair(seed: int, change: float, own_noise: float) -> Pairs:
     for factor in (1.0, 1.0 + change):
         own = correlated(rng, count) ** own_noise
         runs.append(recording(base * load * own * factor, (base * load + 1.0) * own * factor))
-    return Pairs(runs[0], runs[1], ())
+    return whole_pair(runs[0], runs[1])
 
 
 def test_few_false_alarms_without_a_change() -> None:
@@ -103,7 +108,7 @@ def test_times_of_zero_have_an_interval_too() -> None:
     pair = made_pair(1, 0.0, 0.0)
     before, after = pair.real, pair.simulated
     ends = recording(np.where(np.arange(400) < 390, 0.0, 0.05), after.latency_s)
-    found = differences([Pairs(before, ends, ())])
+    found = differences([whole_pair(before, ends)])
     assert found["median_ttft_ms"].delta_pct == -100
     low, high = found["p99_ttft_ms"].ci or (0.0, 0.0)
     assert -100 <= low < high
@@ -119,7 +124,7 @@ def test_equal_runs_do_not_differ() -> None:
 def first_requests(count: int, factor: float) -> Pairs:
     """The same requests, each of which takes `factor` times as long in the second run."""
     ttft_s, latency_s = np.full(count, 0.05), np.full(count, 1.0)
-    return Pairs(recording(ttft_s, latency_s), recording(ttft_s * factor, latency_s * factor), ())
+    return whole_pair(recording(ttft_s, latency_s), recording(ttft_s * factor, latency_s * factor))
 
 
 def test_one_pair_says_nothing_of_chance() -> None:
@@ -193,7 +198,7 @@ def test_times_between_tokens_are_those_of_requests_that_both_runs_have() -> Non
     gaps = [rng.exponential(0.01, 1 + row % 9) for row in range(400)]
     slower = [1.5 * one for one in gaps]
     gaps[7], slower[9] = np.empty(0), np.empty(0)
-    found = differences([Pairs(with_gaps(pair.real, gaps), with_gaps(pair.simulated, slower), ())])
+    found = differences([whole_pair(with_gaps(pair.real, gaps), with_gaps(pair.simulated, slower))])
     both = [row for row in range(400) if row not in (7, 9)]
     pooled = 1e3 * np.concatenate([gaps[row] for row in both])
     assert found["mean_itl_ms"].a == pytest.approx(pooled.mean())
@@ -206,7 +211,7 @@ def test_times_between_tokens_are_those_of_requests_that_both_runs_have() -> Non
 def test_a_log_without_times_between_tokens_has_no_itl() -> None:
     pair = made_pair(1, 0.0, 0.0)
     gaps = [np.full(3, 0.01)] * 400
-    half = Pairs(with_gaps(pair.real, gaps), pair.simulated, ())
+    half = whole_pair(with_gaps(pair.real, gaps), pair.simulated)
     assert not any("itl" in name for name in differences([half]))
 
 

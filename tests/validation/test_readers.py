@@ -301,7 +301,7 @@ def test_an_id_that_occurs_twice_and_tokens_before_their_request_are_named(
     found = compare(read_recording(tmp_path / "b.json"), read_recording(run / "out.csv"))
     assert "clocks" in {finding.code for finding in found.findings if finding.unsound}
     rows[1]["request id"] = "0"
-    with pytest.raises(InputError, match='"bench-0" occurs twice'):
+    with pytest.raises(InputError, match='"bench-0" occurs twice; name each request differently'):
         compare(
             read_recording(write_engine_log(rows, tmp_path / "log")),
             read_recording(run / "out.csv"),

@@ -356,6 +356,27 @@ def test_a_run_whose_requests_all_failed_is_refused_for_that() -> None:
         result.why()
 
 
+def test_answers_of_one_token_have_no_tpot_and_the_refusal_says_so() -> None:
+    result = llmsim.run(CLUSTER, [llmsim.Request(0.0, 20, 1)], **ROOFLINE)
+    with pytest.raises(InputError, match="whose requests finish with answers of several tokens"):
+        result.why("tpot")
+
+
+def test_the_headline_claims_the_percentile_of_those_alone_that_reach_it() -> None:
+    """Of ten different requests one reaches the 99th percentile, and three are looked at."""
+    load = [llmsim.Request(float(row), 100 * (row + 1), 5) for row in range(10)]
+    answer = llmsim.run(CLUSTER, load, **ROOFLINE).why(what_if=0)
+    assert answer.seen.reached == 1
+    assert str(answer).splitlines()[0].endswith("; the slowest are 3 of 10 requests.")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_request_that_cannot_run_does_not_make_why_speak_of_files() -> None:
+    load = [llmsim.Request(0.0, 20, 5), llmsim.Request(0.0, 2_000_000, 5)]
+    with pytest.raises(UserWarning, match="; the others were simulated; take a model"):
+        llmsim.run(CLUSTER, load, **ROOFLINE)
+
+
 def test_too_few_slots_of_adapters_are_a_cause() -> None:
     fields = llmsim.Cluster.build("meta-llama/Llama-3.1-8B", "H100").fields()
     [instance] = instances_of(fields)

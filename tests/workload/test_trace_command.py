@@ -184,3 +184,13 @@ def test_a_long_trace_of_repeats_is_looked_at_in_larger_blocks(capsys, monkeypat
     assert 0 < coarse["ideal_prefix_hit_ratio"] <= fine["ideal_prefix_hit_ratio"]
     same = ("requests", "sessions", "input_tokens", "output_tokens", "span_s")
     assert [fine[name] for name in same] == [coarse[name] for name in same]
+
+
+def test_a_trace_without_content_is_written_in_blocks_of_any_size(tmp_path: Path) -> None:
+    """Mooncake's blocks of 512 tokens bind traces that name their content in them."""
+    sample = Path(__file__).with_name("samples") / "servegen_batch.jsonl"
+    target = tmp_path / "out.jsonl"
+    convert = ["trace", "convert", str(sample), str(target), "--to", "mooncake"]
+    assert main([*convert, "--output-block", "16"]) == 0
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [one["hash_ids"] for one in rows] == [[0, 1, 2, 3], [4, 5, 6, 7]]

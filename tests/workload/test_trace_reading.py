@@ -190,7 +190,7 @@ def test_models_match_by_name_or_tail(read):
         (request(model="meta-llama/Llama-3.1-8b-it"), (LLAMA,), f'did you mean "{LLAMA}"'),
         (request(model="lama-3.1-8b"), (LLAMA,), f'did you mean "{LLAMA}"'),
         (request(model="same"), ("a/same", "b/same"), "could be any of"),
-        (request(model="other/Llama-3.1-8B"), (LLAMA,), "is not served"),
+        (request(model="other/Llama-3.1-8B"), (LLAMA,), "; name it so, or leave the model out"),
         (request(model=""), (LLAMA,), "is not served"),
     ],
 )

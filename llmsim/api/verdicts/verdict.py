@@ -88,14 +88,14 @@ def circular_sentence(results: Results) -> str:
     groups = ", ".join(map(str, results.circular))
     return (
         f"the requests {', '.join(names)}{more} of group {groups} can never end: they preempt each "
-        "other for ever, and none has got further for so long that none will; the other results "
-        "were written; give these requests different priorities or arrival times, give the group "
+        "other for ever, and none has got further for so long that none will; the others were "
+        "simulated; give these requests different priorities or arrival times, give the group "
         "more KV blocks, or leave out --no-reserve-full-isl"
     )
 
 
 def _rejection(results: Results, rejected: list[int]) -> str:
-    """Which requests can never run and why; all others were simulated and written."""
+    """Which requests can never run and why; all others were simulated."""
     workload = results.workload
     named: list[str] = []
     enough: dict[str, int] = {}
@@ -111,9 +111,10 @@ def _rejection(results: Results, rejected: list[int]) -> str:
             )
     more = f" and {len(rejected) - NAMED} more" if len(rejected) > NAMED else ""
     remedies = [f"{remedy} to {needed}" if needed else remedy for remedy, needed in enough.items()]
+    others = "" if len(rejected) == len(workload) else "the others were simulated; "
     return (
         f"{len(rejected)} of {counted(len(workload), 'request')} can never run: "
-        f"{', '.join(named)}{more}; the other results were written; "
+        f"{', '.join(named)}{more}; {others}"
         f"{', '.join(remedies)}, or shorten these requests"
     )
 

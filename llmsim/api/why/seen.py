@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llmsim.api.result import Result
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency"}
+ARTICLES = {"ttft": "a", "tpot": "a", "e2el": "an"}
 PARTS = tuple(
     one.name.removesuffix("_ps") for one in (*LatencyCauses.COLUMNS, *FrontendCause.COLUMNS)
 )
@@ -121,9 +122,10 @@ class Seen:
         """Of the run as it is; raises InputError where no request has the metric."""
         found = slowness_of(self.values_ms, self.percentile)
         if found is None:
+            enough = " with answers of several tokens" if self.metric == "tpot" else ""
             raise InputError(
-                f"no request of this run has a {METRICS[self.metric]}; run one whose requests "
-                "finish"
+                f"no request of this run has {ARTICLES[self.metric]} {METRICS[self.metric]}; run "
+                f"one whose requests finish{enough}"
             )
         return found
 
@@ -136,8 +138,12 @@ class Seen:
     def cohort(self) -> Rows:
         """The requests from the percentile on, slowest first; FEWEST at least."""
         ordered = self.known[np.argsort(-self.values_ms[self.known], kind="stable")]
-        above = int(np.count_nonzero(self.values_ms[ordered] >= self.value_ms))
-        return ordered[: max(above, FEWEST)]
+        return ordered[: max(self.reached, FEWEST)]
+
+    @cached_property
+    def reached(self) -> int:
+        """How many requests reach the percentile."""
+        return int(np.count_nonzero(self.values_ms[self.known] >= self.value_ms))
 
     @cached_property
     def before(self) -> Mapping[str, Int64]:

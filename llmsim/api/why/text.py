@@ -74,17 +74,15 @@ def _headline(why: "Why") -> Iterator[str]:
     rest = 100 - seen.percentile
     slowest, known = len(seen.cohort), len(seen.known)
     are = plural(slowest, "is", "are")
-    ties = slowest > rest / 100 * known + 1  # many have the percentile itself
-    yield (
-        f"{title(seen)} is {seen.value_ms:,.1f} ms; "
-        + (
-            f"the slowest {are} the {slowest}"
-            if ties
-            else f"the slowest {rest:g} % {are} {slowest}"
-        )
-        + f" of {counted(known, 'request')}"
-        + (f" that {plural(slowest, 'has', 'have')} it or more." if ties else ".")
-    )
+    requests = counted(known, "request")
+    if slowest > seen.reached:  # too few reach the percentile
+        cohort = f"the slowest {are} {slowest} of {requests}"
+    elif slowest > rest / 100 * known + 1:  # many have the percentile itself
+        has = plural(slowest, "has", "have")
+        cohort = f"the slowest {are} the {slowest} of {requests} that {has} it or more"
+    else:
+        cohort = f"the slowest {rest:g} % {are} {slowest} of {requests}"
+    yield f"{title(seen)} is {seen.value_ms:,.1f} ms; {cohort}."
 
 
 def _causes(why: "Why") -> Iterator[str]:

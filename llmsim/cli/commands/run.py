@@ -35,14 +35,11 @@ def run(options: RunOptions) -> int:
     from llmsim.cli.run.outputs import TIMELINE_ROWS, check_outputs, write_outputs
     from llmsim.cli.run.progress import Progress
     from llmsim.cli.run.signals import terminable, undisturbed
-    from llmsim.export.files import no_empty_folders
     from llmsim.export.series_files import SeriesFiles
     from llmsim.simulation.run import simulate
 
-    graphs = None if options.graphs is None else options.graphs.folder
-    with no_empty_folders(options.run_dir, graphs):
-        check_outputs(options)
-        prepared = prepare(options)
+    check_outputs(options)
+    prepared = prepare(options)
     lowered, workload = prepared.lowered, prepared.workload
     keep = TIMELINE_ROWS if options.timeline is not None else 0
     with SeriesFiles(options.run_dir, keep) as series:

@@ -147,7 +147,7 @@ def _clock(name: str, speed: float) -> "Clock":
     from llmsim.endpoint.engine.clock import RealClock, WarpClock
 
     if name not in CLOCKS:
-        raise InputError(f"--clock is {name!r}; it must be real or warp")
+        raise InputError(f'--clock is "{name}"; it must be real or warp')
     if not 1e-3 <= speed <= 1e6:
         raise InputError(f"--speed is {speed:g}; it must be 0.001 to 1000000")
     if name == "real":

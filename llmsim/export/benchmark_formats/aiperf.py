@@ -1,5 +1,6 @@
 """aiperf's summary `profile_export_aiperf.json` and its records `profile_export.jsonl`."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -48,15 +49,35 @@ def aiperf_summary(tables: RunTables) -> dict[str, Any]:
         **metrics,
         **blocks,
         "was_cancelled": bool(summary["interrupted"]),
-        "error_summary": [],
+        "error_summary": [
+            {"error_details": _error(status), "count": count}
+            for status, count in sorted(Counter(one.status for one in tables.unfinished).items())
+        ],
         "start_time": _iso(tables.start_ps),
         "end_time": _iso(int(tables.ps("finish_ps").max())),
     }
 
 
 def aiperf_records(tables: RunTables) -> Iterator[dict[str, Any]]:
-    """One record for each finished request, in the order of the workload."""
+    """One record for each request that was sent, by its place in the workload as `session_num`.
+
+    Finished requests come first. The others have their status as the error, and no metrics.
+    """
     needs_requests(tables)
+    yield from _finished_records(tables)
+    for one in tables.unfinished:
+        start = EPOCH_NS + one.arrival_ps // PS_PER_NS
+        end = EPOCH_NS + one.end_ps // PS_PER_NS
+        stamps = (start, start, end)
+        yield {
+            "metadata": _metadata(one.row, one.request_id, one.session_id, stamps)
+            | {"was_cancelled": one.status == "cancelled"},
+            "metrics": {},
+            "error": _error(one.status),
+        }
+
+
+def _finished_records(tables: RunTables) -> Iterator[dict[str, Any]]:
     names, sessions = tables.text("request_id"), tables.text("session_id")
     start = EPOCH_NS + tables.ps("arrival_ps") // PS_PER_NS
     queued = EPOCH_NS + tables.ps("queued_ps") // PS_PER_NS
@@ -65,7 +86,8 @@ def aiperf_records(tables: RunTables) -> Iterator[dict[str, Any]]:
         name: (unit, values.tolist()) for name, (unit, values) in _of_requests(tables).items()
     }
     gaps = tables.itl_lists(PS_PER_MS)
-    for row in range(len(start)):
+    for row, place in enumerate(tables.finished_rows.tolist()):
+        stamps = (int(start[row]), int(queued[row]), int(end[row]))
         blocks: dict[str, Any] = {
             name: {"value": values[row], "unit": unit}
             for name, (unit, values) in metrics.items()
@@ -74,24 +96,37 @@ def aiperf_records(tables: RunTables) -> Iterator[dict[str, Any]]:
         if gaps[row]:
             blocks["inter_chunk_latency"] = {"value": gaps[row], "unit": "ms"}
         yield {
-            "metadata": {
-                "session_num": row,
-                "x_request_id": names[row],
-                "x_correlation_id": sessions[row],
-                "conversation_id": sessions[row],
-                "turn_index": 0,
-                "request_start_ns": int(start[row]),
-                "request_ack_ns": int(queued[row]),
-                "request_end_ns": int(end[row]),
-                "worker_id": "llmsim",
-                "record_processor_id": "llmsim",
-                "benchmark_phase": "profiling",
-                "was_cancelled": False,
-                "cancellation_time_ns": None,
-            },
+            "metadata": _metadata(place, names[row], sessions[row], stamps),
             "metrics": blocks,
             "error": None,
         }
+
+
+def _metadata(
+    place: int, name: str | None, session: str | None, stamps_ns: tuple[int, int, int]
+) -> dict[str, Any]:
+    """What a record says of its request beside metrics; start, acknowledgement and end."""
+    start, acknowledged, end = stamps_ns
+    return {
+        "session_num": place,
+        "x_request_id": name,
+        "x_correlation_id": session,
+        "conversation_id": session,
+        "turn_index": 0,
+        "request_start_ns": start,
+        "request_ack_ns": acknowledged,
+        "request_end_ns": end,
+        "worker_id": "llmsim",
+        "record_processor_id": "llmsim",
+        "benchmark_phase": "profiling",
+        "was_cancelled": False,
+        "cancellation_time_ns": None,
+    }
+
+
+def _error(status: str) -> dict[str, Any]:
+    """aiperf's details of a failure, of a request that did not finish."""
+    return {"code": None, "type": status, "message": f"the request did not finish: {status}"}
 
 
 def _of_requests(tables: RunTables) -> dict[str, tuple[str, Floats]]:

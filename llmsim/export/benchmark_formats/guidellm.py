@@ -9,6 +9,7 @@ from llmsim.export.benchmark_formats.tables import (
     EPOCH_NS,
     Floats,
     RunTables,
+    Unfinished,
     distribution,
     needs_requests,
     seconds,
@@ -51,7 +52,7 @@ def guidellm_report(tables: RunTables) -> dict[str, Any]:
                 "metrics": _metrics(tables),
                 "requests": {
                     "successful": _requests(tables),
-                    "errored": [],
+                    "errored": [_errored(one) for one in tables.unfinished],
                     "incomplete": [],
                     "total": None,
                 },
@@ -256,3 +257,31 @@ def _requests(tables: RunTables) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _errored(one: Unfinished) -> dict[str, Any]:
+    """A request that was sent and did not finish; GuideLLM keeps its stamps and its error."""
+    begin, end = EPOCH_S + one.arrival_ps / PS_PER_S, EPOCH_S + one.end_ps / PS_PER_S
+    sent = ("targeted_start", "queued", "dequeued", "scheduled_at", "resolve_start")
+    timings = dict.fromkeys((*sent, "request_start"), begin)
+    timings |= dict.fromkeys(("request_end", "resolve_end", "finalized"), end)
+    return {
+        "type_": "generative_request_stats",
+        "request_id": one.request_id,
+        "info": {
+            "request_id": one.request_id,
+            "status": "errored",
+            "error": f"the request did not finish: {one.status}",
+            "timings": timings,
+        },
+        "input_metrics": {"text_tokens": one.input_tokens},
+        "output_metrics": {"text_tokens": one.emitted_tokens},
+        "request_start_time": begin,
+        "request_end_time": end,
+        "request_latency": end - begin,
+        "prompt_tokens": one.input_tokens,
+        "output_tokens": one.emitted_tokens,
+        "total_tokens": one.input_tokens + one.emitted_tokens,
+        "time_to_first_token_ms": None,
+        "inter_token_latency_ms": None,
+    }

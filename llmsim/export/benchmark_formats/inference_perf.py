@@ -71,7 +71,10 @@ def inference_perf_summary(tables: RunTables) -> dict[str, Any]:
 
 
 def inference_perf_requests(tables: RunTables) -> list[dict[str, Any]]:
-    """`per_request_lifecycle_metrics.json`; stamps in seconds since 1970."""
+    """`per_request_lifecycle_metrics.json`; stamps in seconds since 1970.
+
+    Each request of the workload has its place. One that did not finish has its status as the error.
+    """
     needs_requests(tables)
     start = EPOCH_NS / 1e9 + seconds(tables.ps("arrival_ps"))
     end = EPOCH_NS / 1e9 + seconds(tables.ps("finish_ps"))
@@ -96,7 +99,32 @@ def inference_perf_requests(tables: RunTables) -> list[dict[str, Any]]:
             },
         }
         rows.append({**entry, "error": None})
+    return _with_failures(tables, rows)
+
+
+def _with_failures(tables: RunTables, finished: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of finished requests, and of the others, in the order of the workload."""
+    never = _failure("never sent", None, None, 0)
+    rows = tables.of_all(finished, never)
+    for one in tables.unfinished:
+        rows[one.row] = _failure(one.status, one.arrival_ps, one.end_ps, one.input_tokens)
     return rows
+
+
+def _failure(
+    status: str, begin_ps: int | None, end_ps: int | None, input_tokens: int
+) -> dict[str, Any]:
+    """The row of a request that did not finish."""
+    stamps = [None if ps is None else EPOCH_NS / 1e9 + ps / PS_PER_S for ps in (begin_ps, end_ps)]
+    return {
+        "start_time": stamps[0],
+        "end_time": stamps[1],
+        "info": {
+            "request_metrics": {"text": {"input_tokens": input_tokens}},
+            "response_metrics": None,
+        },
+        "error": {"error_type": status, "error_msg": f"the request did not finish: {status}"},
+    }
 
 
 def _summary(values: Floats) -> dict[str, float] | None:

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmsim.columns import FILES, KvTransferColumns, LatencyCauses, RequestEnergy
 from llmsim.config.errors import InputError
 from llmsim.config.files import input_files
 from llmsim.core import PS_PER_S, Int64
@@ -25,6 +26,27 @@ EPOCH_NS = 1_767_225_600_000_000_000
 A simulation has none, and equal runs give equal files.
 """
 Floats = NDArray[np.float64]
+Value = TypeVar("Value")
+_LEFT_OUT = {
+    one.name for table in (LatencyCauses, KvTransferColumns, RequestEnergy) for one in table.COLUMNS
+}
+"""Columns that not every run writes, or that llmsim has not always written."""
+
+
+class Unfinished(NamedTuple):
+    """A request that was sent and did not finish."""
+
+    row: int
+    """Its place in the workload."""
+    request_id: str | None
+    session_id: str | None
+    status: str
+    """Where it stood when the run ended, such as rejected."""
+    arrival_ps: int
+    end_ps: int
+    """When the engine dropped it, else its arrival."""
+    input_tokens: int
+    emitted_tokens: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +91,40 @@ class RunTables:
         import pyarrow.compute as pc
 
         return self.requests.filter(pc.equal(self.requests.column("status"), "finished"))
+
+    @cached_property
+    def finished_rows(self) -> Int64:
+        """The places of the finished requests in the workload."""
+        status = self.requests.column("status").to_numpy(zero_copy_only=False)
+        return np.flatnonzero(status == "finished").astype(np.int64)
+
+    def of_all(self, values: Sequence[Value], missing: Value) -> list[Value]:
+        """Values of the finished requests, in a list with a place for each of the workload."""
+        found = [missing] * len(self.requests)
+        for row, value in zip(self.finished_rows.tolist(), values, strict=True):
+            found[row] = value
+        return found
+
+    @cached_property
+    def unfinished(self) -> list[Unfinished]:
+        """The requests that were sent and did not finish, in the order of the workload.
+
+        Calls that their session never came to have no arrival, and are left out.
+        """
+        names = ("request_id", "session_id", "status", "arrival_ps", "cancelled_ps")
+        columns = (*names, "input_tokens", "emitted_tokens")
+        table = self.requests.select(list(columns))
+        rows = np.setdiff1d(np.arange(len(table)), self.finished_rows)
+        found = []
+        for row, one in zip(rows.tolist(), table.take(rows).to_pylist(), strict=True):
+            begin, end = one["arrival_ps"], one["cancelled_ps"]
+            if begin is None:
+                continue
+            end = begin if end is None else end
+            about = (one["request_id"], one["session_id"], one["status"], begin, end)
+            tokens = (one["input_tokens"] or 0, one["emitted_tokens"] or 0)
+            found.append(Unfinished(row, *about, *tokens))
+        return found
 
     @property
     def failed(self) -> int:
@@ -166,8 +222,14 @@ def seconds(times_ps: NDArray[Any]) -> Floats:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object of a file of a run folder; raises InputError."""
+
+    def recorded(pairs: dict[str, Any]) -> _Recorded:
+        found = _Recorded(pairs)
+        found.file = path
+        return found
+
     try:
-        found = json.loads(input_files.read_bytes(path))
+        found = json.loads(input_files.read_bytes(path), object_hook=recorded)
     except (FileNotFoundError, NotADirectoryError):
         what = f"is not a run folder, as it has no {path.name}"
         if not path.parent.exists():
@@ -204,7 +266,7 @@ def _parquet(path: Path) -> "pa.Table":
 
     try:
         content = pa.BufferReader(input_files.read_bytes(path))
-        return input_files.parquet_table(content)
+        table = input_files.parquet_table(content)
     except FileNotFoundError:
         raise InputError(
             f"{path.parent} has no {path.name}; name a folder that `llmsim run --run-dir` wrote"
@@ -213,3 +275,47 @@ def _parquet(path: Path) -> "pa.Table":
         raise InputError(
             f"{path} cannot be read ({error}); write the run folder again", file=str(path)
         ) from None
+    _check_columns(path, table)
+    return table
+
+
+def _check_columns(path: Path, table: "pa.Table") -> None:
+    """Raises InputError where a table lacks a column that every run writes, or where a column holds
+    other values than those that are written.
+    """
+    again = "`llmsim run --run-dir` writes the folder again"
+    for one in FILES.get(path.name, ()):
+        if one.name not in table.column_names:
+            if one.name in _LEFT_OUT:
+                continue
+            raise InputError(f'{path}: there is no column "{one.name}"; {again}', file=str(path))
+        column = table.column(one.name)
+        if not _holds(column.type, one.dtype) or (column.null_count and not one.nullable):
+            gaps = " with gaps" if column.null_count else ""
+            raise InputError(
+                f'{path}: the column "{one.name}" holds {column.type}{gaps}, but must hold '
+                f"{one.dtype}; {again}",
+                file=str(path),
+            )
+
+
+def _holds(stored: "pa.DataType", declared: str) -> bool:
+    """Whether a stored type is of the declared kind, whatever its width."""
+    import pyarrow as pa
+
+    if declared.startswith("list"):
+        return bool(pa.types.is_list(stored) and pa.types.is_integer(stored.value_type))
+    kinds = {"int": pa.types.is_integer, "float": pa.types.is_floating, "str": pa.types.is_string}
+    return bool(next(of for kind, of in kinds.items() if declared.startswith(kind))(stored))
+
+
+class _Recorded(dict[str, Any]):
+    """An object of a file of a run folder, of which a name that is missing is an error of input."""
+
+    file: Path
+
+    def __missing__(self, name: str) -> Any:
+        raise InputError(
+            f'{self.file}: "{name}" is missing; `llmsim run --run-dir` writes the folder again',
+            file=str(self.file),
+        )

@@ -14,12 +14,15 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el")
 def vllm_bench(tables: RunTables) -> dict[str, Any]:
     """The benchmark's result: its names, seconds per request and milliseconds in statistics.
 
+    Lists have a place for each request of the workload. One that did not finish has no tokens, and
+    its status as the error, as the benchmark writes failures.
+
     Raises InputError where no request finished.
     """
     needs_requests(tables)
     summary = tables.summary
-    arrival = tables.ps("arrival_ps") - tables.start_ps
-    count = len(arrival)
+    arrival = tables.requests.column("arrival_ps").drop_null().to_numpy()
+    count = len(tables.requests)
     good = summary.get("goodput")
     result: dict[str, Any] = {
         "date": "20260101-000000",
@@ -44,15 +47,21 @@ def vllm_bench(tables: RunTables) -> dict[str, Any]:
         "max_output_tokens_per_s": _peak_tokens(tables),
         "max_concurrent_requests": _peak_requests(tables),
         "rtfx": 0.0,
-        "input_lens": tables.whole("input_tokens").tolist(),
-        "output_lens": tables.whole("emitted_tokens").tolist(),
-        "ttfts": seconds(tables.ps("ttft_ps")).tolist(),
-        "itls": tables.itl_lists(PS_PER_S),
-        "latencies": seconds(tables.ps("e2el_ps")).tolist(),
-        "start_times": seconds(arrival).tolist(),
+        "input_lens": tables.requests.column("input_tokens").to_pylist(),
+        "output_lens": tables.of_all(tables.whole("emitted_tokens").tolist(), 0),
+        "ttfts": tables.of_all(seconds(tables.ps("ttft_ps")).tolist(), 0.0),
+        "itls": tables.of_all(tables.itl_lists(PS_PER_S), []),
+        "latencies": tables.of_all(seconds(tables.ps("e2el_ps")).tolist(), 0.0),
+        "start_times": [
+            None if stamp is None else (stamp - tables.start_ps) / PS_PER_S
+            for stamp in tables.requests.column("arrival_ps").to_pylist()
+        ],
         "queue_times": [0.0] * count,
         "generated_texts": [""] * count,
-        "errors": [""] * count,
+        "errors": [
+            "" if status == "finished" else status
+            for status in tables.requests.column("status").to_pylist()
+        ],
     }
     return result | {
         f"{statistic}_{name}_ms": summary[f"{statistic}_{name}_ms"]

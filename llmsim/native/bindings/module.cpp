@@ -141,6 +141,8 @@ void bind_simulation(nb::module_& m) {
            nb::call_guard<nb::gil_scoped_release>(),
            "Handles up to max_events events, and no more after max_wall_ms; True when nothing is "
            "left.")
+      .def("end_series", &Simulation::end_series,
+           "Samples the series at the last event of a run that goes no further.")
       .def_prop_ro("at_horizon", &Simulation::at_horizon)
       .def_prop_ro("now_ps", &Simulation::now)
       .def_prop_ro("num_finished", &Simulation::num_finished)

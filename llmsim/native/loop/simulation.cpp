@@ -61,6 +61,7 @@ bool Simulation::look(Ps event_time) {
     if (observer->next_look() < until && !observer->look(until)) return false;
   if (ends) {
     events_.advance(horizon_);
+    series_.finish(horizon_);
     at_horizon_ = true;
     return false;
   }

@@ -52,6 +52,8 @@ class Simulation final : private Membership {
   // event is handled.
   bool run(std::int64_t max_events, std::int64_t max_wall_ms = kAnyTime);
   static constexpr std::int64_t kAnyTime = std::int64_t{1} << 40;
+  // Samples the series at the last event of a run that goes no further.
+  void end_series() { series_.finish(now()); }
 
   // Of a simulation with live requests (live.cpp). A row is asked once until `reusable_rows` gives
   // it out again; times are not before the last event.

@@ -57,6 +57,11 @@ def check_interpreter(python: Path) -> None:
             f'--engine-python: "{python}" is no Python interpreter that runs '
             f"({type(error).__name__}); name one, as in ENV/bin/python"
         ) from None
+    if len(found) != 2 or not all(part.isdecimal() for part in found):
+        raise InputError(
+            f'--engine-python: "{python}" runs, but is no Python interpreter; name one, as in '
+            "ENV/bin/python"
+        )
     ours = [str(part) for part in sys.version_info[:2]]
     if found != ours:
         raise InputError(

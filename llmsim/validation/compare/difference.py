@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llmsim.config.errors import InputError
+from llmsim.exact import exact_sum
 from llmsim.validation.logs.pairing import Pairs
 from llmsim.validation.logs.recording import Float64, Int64, Recording
 
@@ -31,11 +32,13 @@ STATISTICS: Mapping[str, float | None] = {
 }
 """Name of a statistic, and its percentile; None: the mean."""
 WHOLE_RUN: Mapping[str, Callable[[Recording], float]] = {
-    "duration": lambda run: run.makespan_s,
-    "request_throughput": lambda run: len(run) / run.makespan_s,
-    "output_throughput": lambda run: run.output_throughput,
+    "duration": lambda run: run.duration_s,
+    "request_throughput": lambda run: len(run) / run.duration_s,
+    "output_throughput": lambda run: exact_sum(run.output_tokens) / run.duration_s,
 }
-"""One number per run (s, requests/s, tokens/s): its chance is known over several seeds only."""
+"""One number per run (s, requests/s, tokens/s), of all of its requests: its chance is known over
+several seeds only.
+"""
 RESAMPLED_VALUES = 20_000_000
 """Values drawn for one statistic: bounds time for long runs."""
 DRAWN_AT_ONCE = 100_000
@@ -208,11 +211,11 @@ def _of_latencies(pairs: Sequence[Pairs], alpha: float, seed: int) -> dict[str, 
 
 def _of_whole_runs(pairs: Sequence[Pairs], alpha: float) -> dict[str, Difference]:
     """Of makespan and throughput, where every run has arrivals."""
-    if not all(one.real.has_arrivals and one.simulated.has_arrivals for one in pairs):
+    if not all(run.has_arrivals for one in pairs for run in one.runs):
         return {}
     found: dict[str, Difference] = {}
     for name, of_run in WHOLE_RUN.items():
-        ends = [(of_run(one.real), of_run(one.simulated)) for one in pairs]
+        ends = [(of_run(one.runs[0]), of_run(one.runs[1])) for one in pairs]
         found[name] = _of_seeds(ends, alpha) if len(ends) > 1 else _single(*ends[0])
     return found
 

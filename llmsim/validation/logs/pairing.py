@@ -19,6 +19,8 @@ class Pairs:
     real: Recording
     simulated: Recording
     findings: tuple[Finding, ...]
+    runs: tuple[Recording, Recording]
+    """Both runs with all of their requests."""
 
 
 def pair(real: Recording, simulated: Recording) -> Pairs:
@@ -55,7 +57,8 @@ def pair(real: Recording, simulated: Recording) -> Pairs:
             f"{len(both)} in both; the others loaded only one of the two"
         )
         findings.append(Finding("counts", True, sentence))
-    return Pairs(real.rows(rows[:, 0]), simulated.rows(rows[:, 1]), tuple(findings))
+    both_runs = (real, simulated)
+    return Pairs(real.rows(rows[:, 0]), simulated.rows(rows[:, 1]), tuple(findings), both_runs)
 
 
 def refuse_twice(recording: Recording) -> None:
@@ -63,7 +66,8 @@ def refuse_twice(recording: Recording) -> None:
     twice = _twice(recording.request_id)
     if twice is not None:
         raise InputError(
-            f'{recording.source}: the request id "{twice}" occurs twice; each request has its own'
+            f'{recording.source}: the request id "{twice}" occurs twice; name each request '
+            "differently, or leave request_id out of the trace"
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.config.files.reading import finite
-from llmsim.core import PS_PER_S, Results
+from llmsim.core import PS_PER_S, Results, Status
 from llmsim.exact import exact_sum
 from llmsim.results.requests.metrics import finished_rows
 
@@ -109,6 +109,12 @@ class Recording:
         return float((self.arrival_s + self.latency_s).max() - self.arrival_s.min())
 
     @property
+    def duration_s(self) -> float:
+        """From the first arrival of any request, also of one that failed, to the last token."""
+        sent = np.concatenate((self.arrival_s, self.failed.arrival_s))
+        return float((self.arrival_s + self.latency_s).max() - np.nanmin(sent))
+
+    @property
     def output_throughput(self) -> float:
         """Output tokens per second of the makespan; NaN without arrivals."""
         return exact_sum(self.output_tokens) / self.makespan_s
@@ -164,4 +170,17 @@ def recording_of(results: Results, *, with_itl: bool = False) -> Recording:
         output_tokens=requests.emitted_tokens[rows].astype(np.int64),
         itl_s=np.concatenate(gaps) / PS_PER_S if gaps else None,
         itl_counts=counts_of(gaps) if gaps else None,
+        failed=_failed_of(results, float(arrival_ps.min()) if len(rows) else 0.0),
+    )
+
+
+def _failed_of(results: Results, origin_ps: float) -> FailedRequests:
+    """The requests that did not finish; a call that never came has no arrival."""
+    requests, names = results.requests, results.workload.request_id
+    rows = np.flatnonzero(requests.status != Status.FINISHED).tolist()
+    stamps = ((row, int(requests.arrival_ps[row])) for row in rows)
+    return FailedRequests.of(
+        ((names[row] if names else str(row), None if ps < 0 else ps) for row, ps in stamps),
+        origin_ps,
+        PS_PER_S,
     )

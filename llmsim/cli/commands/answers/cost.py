@@ -133,6 +133,11 @@ def _summary(path: Path) -> dict[str, Any]:
             f"{file}: the run has no price; give its instances price_per_device_hour in the "
             "cluster file"
         )
+    if data.get("completed") == 0:
+        raise InputError(
+            f"{file}: no request of the run finished, so it has no cost per token; compare runs "
+            "whose requests finish"
+        )
     _check(file, data)
     return data
 

@@ -231,13 +231,17 @@ def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:
     import msgspec
 
     from llmsim.export.files import packed_writer
+    from llmsim.workload.block_content_ids import with_granularity
     from llmsim.workload.formats.cloud.mooncake import rows
 
     workload: Workload = trace.workload
+    if not len(workload.keys):  # no content that blocks of another size would cut
+        workload = with_granularity(workload, block)
     if block % max(workload.granularity, 1):
         if not trace.has_handles:
             raise InputError(
-                f"--output-block is {block}; it must be a multiple of {workload.granularity} here"
+                f"--output-block is {block}; it must be a multiple of {workload.granularity}, "
+                "since the trace names its content in blocks of as many tokens"
             )
         workload = trace.at(block)
     if block > workload.granularity > 0 and len(workload.keys):

@@ -7,6 +7,7 @@ import typer
 
 from llmsim.cli.run.command_line import given_path
 from llmsim.config.errors import InputError
+from llmsim.core import MAX_HORIZON_PS, PS_PER_S
 from llmsim.plurals import counted
 
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from llmsim.rounds.recorded import RecordedSteps
     from llmsim.rounds.shared_links import SharedLink
 
-PS_PER_S = 10**12
-
 HELP = (
     "Write one step of a run as a graph: every operator with its device, duration and bytes. The "
     "command takes every option of `llmsim run`; --cluster-config and --dataset are required."
 )
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+LONGEST_S = MAX_HORIZON_PS // PS_PER_S
+"""Seconds that a run may last at most."""
 FORMATS = {".dot": "dot", ".graphml": "graphml", ".json": "json"}
 
 
@@ -189,6 +190,8 @@ def _chosen(
     given = [name for name, is_given in named.items() if is_given]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} exclude each other; give one of them")
+    if at_s is not None and not 0 <= at_s <= LONGEST_S:
+        raise InputError(f"--at is {at_s:g}; it must be from 0 to {LONGEST_S:,} seconds")
     what = (prepared.lowered, prepared.workload, prepared.simulation, group)
     if not given or iteration is not None:
         return steps_until(*what, iteration or 0), iteration or 0
@@ -204,7 +207,8 @@ def _chosen(
         mine = (one for one in steps.iterations() if number in steps.requests(one))
         found = next(mine, None)
     if found is None:
-        raise InputError(f"{given[0]}: group {group} has no such step")
+        value = next((f" {one}" for one in (at_s, request) if one is not None), "")
+        raise InputError(f"{given[0]}{value}: group {group} has no such step")
     return steps, found
 
 
