@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim import _native
-from llmsim.config.engine.offloading import EVICTIONS, eviction_of
+from llmsim.config.engine.offloading import EVICTIONS, follow_release
 from llmsim.config.engine.profile import load_profile
 from llmsim.core import PS_PER_NS
 
@@ -132,8 +132,7 @@ def offloading_config(case: Case) -> "_native.OffloadingConfig":
         return native
     native.num_chunks = connector["pool_chunks"]
     profile = load_profile(case["resolved"].get("engine_profile", NEWEST))
-    native.eviction = eviction_of(connector["eviction"], profile)
-    native.offers_again = profile.schedules_by("offers_again")
+    follow_release(native, connector["eviction"], profile)
     native.store_threshold = connector["store_threshold"]
     native.blocks_per_chunk = connector["chunk_blocks"]
     native.prompt_only = connector["prompt_only"]
