@@ -172,9 +172,10 @@ OffloadingConnector::Storable OffloadingConnector::storable(RequestId request, c
   const std::int32_t written = std::max(0, reached - (drafted ? drafted_ : 0));
   const auto held = static_cast<std::int32_t>(one.blocks.size()) / config_.blocks_per_chunk;
   if (written > std::max(held, one.num_stored) && !rules_.ends_with_step)
-    throw std::runtime_error(
+    throw EngineFails(
         "vLLM 0.26 ends with an AssertionError of its OffloadingConnector where a client gives up "
-        "whose tokens have no blocks");
+        "whose tokens have no blocks, as that of request " +
+        std::to_string(request));
   const std::int32_t end = std::min(written, held);
   return {end, rules_.keeps_progress ? std::max(one.num_stored, end) : reached};
 }
