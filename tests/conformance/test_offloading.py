@@ -35,6 +35,7 @@ def test_random_cases_draw_every_option() -> None:
     assert {one["prompt_only"] for one in connectors} == {True, False}
     assert {one["store_threshold"] for one in connectors} == {0, 2, 3}
     assert {one["sync_load_tokens"] for one in connectors} == {0, 40, 200, 10**6}
+    assert {one["max_tracker_size"] for one in connectors} == {8, 40, 64_000}
     for config in drawn:
         assert config["enable_prefix_caching"]
         assert not {"kv_windows", "encoder_tokens"} & set(config)

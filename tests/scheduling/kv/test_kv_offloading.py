@@ -147,10 +147,11 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
     ("arguments", "said"),
     [
         (
-            ["--engine-profile", "vllm-0.24"],
-            "--kv-offloading-size is modelled by the rules of vllm-0.30, vllm-0.31, vllm-0.32, "
-            "vllm-0.33 alone, and not of vllm-0.24; choose such an engine_profile, or keep KV in "
-            "host memory by prefix_storage",
+            ["--engine-profile", "vllm-0.19"],
+            "--kv-offloading-size is modelled by the rules of vllm-0.24, vllm-0.25, vllm-0.26, "
+            "vllm-0.27, vllm-0.28, vllm-0.29, vllm-0.30, vllm-0.31, vllm-0.32, vllm-0.33 alone, "
+            "and not of vllm-0.19; choose such an engine_profile, or keep KV in host memory by "
+            "prefix_storage",
         ),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
         (

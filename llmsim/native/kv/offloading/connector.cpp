@@ -148,7 +148,7 @@ void OffloadingConnector::scheduled(std::span<const Scheduled> items,
   std::ranges::sort(left_, {}, &Scheduled::request);
   for (const Scheduled& item : items) store(item.request, item.computed);
   for (const Scheduled& gone : left_)
-    if (requests_.contains(gone.request)) store(gone.request, gone.computed);
+    if (rules_.stores_ends && requests_.contains(gone.request)) store(gone.request, gone.computed);
   for (const Scheduled& gone : left_) {
     const auto found = requests_.find(gone.request);
     if (found == requests_.end()) continue;
@@ -236,11 +236,7 @@ void OffloadingConnector::left(RequestId request, std::int32_t computed, Leave h
   Request& one = requests_[request];
   one.has_left = true;
   for (const JobId job : one.jobs) watch(job, jobs_.at(job).blocks);
-  if (rules_.stores_ends) {
-    left_.push_back({request, kept_tokens(request, computed, how)});
-  } else if (one.jobs.empty()) {
-    requests_.erase(request);
-  }
+  left_.push_back({request, kept_tokens(request, computed, how)});
 }
 
 bool OffloadingConnector::moved(RequestId request) {

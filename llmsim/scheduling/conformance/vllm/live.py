@@ -381,9 +381,6 @@ def _without_what_it_lacks(case: Case) -> Case:
         config.pop("prefix_match_unit", None)
     if not profile.schedules_by("saves_inside_chunks"):
         config.pop("checkpoint_alignment", None)
-    offloads = config.get("connector", {}).get("kind") == OFFLOADING
-    if offloads and not profile.schedules_by("offloads"):
-        del config["connector"]
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
     by_ngram = config.get("speculative", {}).get("method") == "ngram"
