@@ -26,7 +26,9 @@ def eviction_of(name: str, profile: EngineProfile) -> "_native.OffloadingEvictio
     return _native.OffloadingEviction.LRU_BY_CHUNK
 
 
-def follow_release(native: "_native.OffloadingConfig", eviction: str, profile: EngineProfile) -> None:
+def follow_release(
+    native: "_native.OffloadingConfig", eviction: str, profile: EngineProfile
+) -> None:
     """Makes a pool of this `eviction_policy` follow the rules of a release."""
     native.eviction = eviction_of(eviction, profile)
     set_rules(native.rules, profile.rules)

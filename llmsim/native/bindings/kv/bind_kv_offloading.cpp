@@ -81,7 +81,8 @@ void bind_kv_offloading(nb::module_& m) {
       .def_prop_rw(
           "store_threshold", [](const OffloadingConfig& c) { return c.pool.store_threshold; },
           [](OffloadingConfig& c, std::int32_t offers) { c.pool.store_threshold = offers; },
-          "A chunk is stored when it is offered, or looked for, for the so manieth time; below 2: at "
+          "A chunk is stored when it is offered, or looked for, for the so manieth time; below 2: "
+          "at "
           "once.")
       .def_prop_rw(
           "max_tracker_size", [](const OffloadingConfig& c) { return c.pool.max_tracker_size; },
