@@ -66,8 +66,6 @@ VERSION_RULES = {
     "from the last step with prompts.",
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
     "whether work is left.",
-    "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
-    "(kv_offloading_size); releases before 0.24 were not compared.",
     "stores_ends": "Offloaded KV includes what a request completes with its last tokens; earlier, "
     "nothing is stored of a request that has ended.",
     "keeps_progress": "What a request has offered to the pool of offloaded KV only grows; earlier "
