@@ -2260,6 +2260,65 @@ class OffloadingEviction(enum.Enum):
 
     TOUCHED_ARC = 4
 
+class OffloadingRules:
+    """What releases of vLLM after 0.24 offload otherwise; all off."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def stores_ends(self) -> bool: ...
+
+    @stores_ends.setter
+    def stores_ends(self, arg: bool, /) -> None: ...
+
+    @property
+    def keeps_progress(self) -> bool: ...
+
+    @keeps_progress.setter
+    def keeps_progress(self, arg: bool, /) -> None: ...
+
+    @property
+    def ends_with_step(self) -> bool: ...
+
+    @ends_with_step.setter
+    def ends_with_step(self, arg: bool, /) -> None: ...
+
+    @property
+    def counts_offers(self) -> bool: ...
+
+    @counts_offers.setter
+    def counts_offers(self, arg: bool, /) -> None: ...
+
+    @property
+    def remembers_offers(self) -> bool: ...
+
+    @remembers_offers.setter
+    def remembers_offers(self, arg: bool, /) -> None: ...
+
+    @property
+    def stores_computed(self) -> bool: ...
+
+    @stores_computed.setter
+    def stores_computed(self, arg: bool, /) -> None: ...
+
+    @property
+    def offloads_drafted(self) -> bool: ...
+
+    @offloads_drafted.setter
+    def offloads_drafted(self, arg: bool, /) -> None: ...
+
+    @property
+    def gives_up_either(self) -> bool: ...
+
+    @gives_up_either.setter
+    def gives_up_either(self, arg: bool, /) -> None: ...
+
+    @property
+    def offers_again(self) -> bool: ...
+
+    @offers_again.setter
+    def offers_again(self, arg: bool, /) -> None: ...
+
 class OffloadingConfig:
     """What a group offloads (vLLM's kv_connector_extra_config)."""
 
@@ -2281,7 +2340,7 @@ class OffloadingConfig:
     @property
     def store_threshold(self) -> int:
         """
-        A chunk is stored when it is offered for the so manieth time; below 2: at once.
+        A chunk is stored when it is offered, or looked for, for the so manieth time; below 2: at once.
         """
 
     @store_threshold.setter
@@ -2289,10 +2348,16 @@ class OffloadingConfig:
 
     @property
     def max_tracker_size(self) -> int:
-        """Chunks whose offers are counted."""
+        """Chunks that are counted for it."""
 
     @max_tracker_size.setter
     def max_tracker_size(self, arg: int, /) -> None: ...
+
+    @property
+    def rules(self) -> OffloadingRules: ...
+
+    @rules.setter
+    def rules(self, arg: OffloadingRules, /) -> None: ...
 
     @property
     def blocks_per_chunk(self) -> int: ...
@@ -2308,13 +2373,6 @@ class OffloadingConfig:
 
     @sync_load_tokens.setter
     def sync_load_tokens(self, arg: int, /) -> None: ...
-
-    @property
-    def offers_again(self) -> bool:
-        """Who starts again offers all of its chunks."""
-
-    @offers_again.setter
-    def offers_again(self, arg: bool, /) -> None: ...
 
     @property
     def prompt_only(self) -> bool:
@@ -2639,6 +2697,9 @@ class OutOfKvMemory(Stalled):
     pass
 
 class OutOfStates(OutOfKvMemory):
+    pass
+
+class EngineFails(Stalled):
     pass
 
 class Violated(RuntimeError):

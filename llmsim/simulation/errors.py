@@ -41,6 +41,11 @@ def errors_named(
             f"{error}, beside pages that HiCache still has to copy, and SGLang would end with 'out "
             "of memory'; raise hicache_ratio, or set hicache_write_policy to write_through"
         ) from None
+    except _native.EngineFails as error:
+        raise InfeasibleError(
+            f"{error}; choose the engine_profile of another release, or a load without clients "
+            "that give up"
+        ) from None
     except _native.Stalled as error:
         if options.policies.scheduler is not None:
             raise InputError(

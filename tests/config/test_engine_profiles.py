@@ -71,7 +71,7 @@ def test_a_version_without_a_profile_takes_the_nearest(wanted: str, found: str) 
 
 
 def test_profiles_name_every_rule_of_the_scheduler() -> None:
-    structs = (_native.VersionRules, _native.EncoderRules)
+    structs = (_native.VersionRules, _native.EncoderRules, _native.OffloadingRules)
     native = {name for struct in structs for name in vars(struct) if not name.startswith("_")}
     assert native <= set(VERSION_RULES)
     named = {rule for profile in PROFILES for rule in load_profile(profile).rules}

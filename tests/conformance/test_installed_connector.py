@@ -35,7 +35,7 @@ def test_groups_that_hand_kv_over_or_have_pools_get_a_connector() -> None:
 
 def test_groups_that_offload_kv_get_vllms_own_connector() -> None:
     options = {"chunk_blocks": 1, "eviction": "lru", "store_threshold": 0, "prompt_only": True}
-    options["sync_load_tokens"] = 0
+    options |= {"sync_load_tokens": 0, "max_tracker_size": 64_000}
     connector = {"kind": "offloading", "pool_chunks": 7, **options}
     assert _connector(group(tiered=True, chunks=7)) == {"role": "both", "connector": connector}
 

@@ -12,6 +12,7 @@ import pytest
 from connector_cases import connector_case
 
 from llmsim import _native
+from llmsim.config.engine import offloading
 from llmsim.scheduling.conformance.cases import (
     PS_PER_US,
     SEQUENCE_PS,
@@ -35,6 +36,7 @@ def test_random_cases_draw_every_option() -> None:
     assert {one["prompt_only"] for one in connectors} == {True, False}
     assert {one["store_threshold"] for one in connectors} == {0, 2, 3}
     assert {one["sync_load_tokens"] for one in connectors} == {0, 40, 200, 10**6}
+    assert {one["max_tracker_size"] for one in connectors} == {8, 40, 64_000}
     for config in drawn:
         assert config["enable_prefix_caching"]
         assert not {"kv_windows", "encoder_tokens"} & set(config)
@@ -43,10 +45,11 @@ def test_random_cases_draw_every_option() -> None:
 def test_recordings_with_offloading_are_identical() -> None:
     """Random cases of 40 requests that `engine_worker` wrote with 0.33.0, and the smallest cases of
     a load in front of what a drafter reads ahead, and of a chunk that is loaded twice at once; with
-    0.30.0, of a chunk that was used last, and of who waits for a load of another request.
+    0.30.0, of a chunk that was used last, and of who waits for a load of another request; with
+    0.24.0 to 0.29.0, cases in which a rule of later releases would matter.
     """
     verdicts = [replay(path) for path in sorted(RECORDINGS.iterdir())]
-    assert [verdict.difference for verdict in verdicts] == [""] * 17
+    assert [verdict.difference for verdict in verdicts] == [""] * 29
     assert sum(verdict.steps for verdict in verdicts) > 8000
 
 
@@ -68,11 +71,44 @@ def test_each_option_changes_what_is_recorded(
     for path in RECORDINGS.glob("*.json.gz"):
         case = load_recording(path)
         connector = case["config"]["connector"]
+        if connector.get(option, 0) not in other:  # a rate of a smallest case
+            continue
         connector[option] = other[connector.get(option, 0)]
         changed = tmp_path / "changed.json.gz"
         changed.write_bytes(gzip.compress(json.dumps(case).encode()))
         differing += not replay(changed).identical
     assert differing >= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "since"),
+    [
+        ("stores_ends", 26),
+        ("keeps_progress", 26),
+        ("ends_with_step", 27),
+        ("counts_offers", 29),
+        ("remembers_offers", 30),
+        ("stores_computed", 30),
+        ("offloads_drafted", 30),
+        ("gives_up_either", 30),
+    ],
+)
+def test_each_rule_explains_recordings_of_releases_without_it(
+    rule: str, since: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_rules = offloading.set_rules
+
+    def with_rule(native: Any, rules: Any) -> None:
+        set_rules(native, rules)
+        setattr(native, rule, True)
+
+    monkeypatch.setattr(offloading, "set_rules", with_rule)
+    earlier = [path for path in RECORDINGS.iterdir() if minor_release(path) < since]
+    assert any(not replay(path).identical for path in earlier)
+
+
+def minor_release(path: Path) -> int:
+    return int(path.name.split(".")[1])
 
 
 CONNECTOR = {

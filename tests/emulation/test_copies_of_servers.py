@@ -14,7 +14,6 @@ from llmsim import _native
 from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import main
 from llmsim.cli.run.arguments import checked_options
-from llmsim.config.errors import NotYetError
 from llmsim.emulation.devices import Begun
 from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.in_engine.channel import Channel
@@ -171,15 +170,6 @@ def test_the_server_has_vllms_own_connector(tmp_path: Path, monkeypatch: Any) ->
     extra = said["kv_connector_extra_config"]
     assert extra["blocks_per_chunk"] == 4
     assert extra["num_chunks"] == (1 << 30) // (4 * 16 * 131_072)
-
-
-def test_releases_before_the_compared_one_are_refused() -> None:
-    stages = engine_stages(of_cluster(CLUSTER.name, *OFFLOADS))
-    assert Vllm().release_options("0.33.1", stages) == []
-    with pytest.raises(
-        NotYetError, match=r"vLLM 0\.28\.0 offloads KV by rules that were not compared"
-    ):
-        Vllm().release_options("0.28.0", stages)
 
 
 WAITS = "synthetic:n=40,rate=40,input=fixed:40,output=uniform:20-60,prefixes=6:tokens=1024,seed=1"

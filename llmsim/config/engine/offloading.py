@@ -2,6 +2,7 @@
 
 from llmsim import _native
 from llmsim.config.engine.profile import EngineProfile
+from llmsim.config.engine.version_rules import set_rules
 
 EVICTIONS = {
     _native.OffloadingEviction.LRU: "lru",
@@ -23,3 +24,11 @@ def eviction_of(name: str, profile: EngineProfile) -> "_native.OffloadingEvictio
     if profile.schedules_by("ages_requests"):
         return _native.OffloadingEviction.LRU
     return _native.OffloadingEviction.LRU_BY_CHUNK
+
+
+def follow_release(
+    native: "_native.OffloadingConfig", eviction: str, profile: EngineProfile
+) -> None:
+    """Makes a pool of this `eviction_policy` follow the rules of a release."""
+    native.eviction = eviction_of(eviction, profile)
+    set_rules(native.rules, profile.rules)

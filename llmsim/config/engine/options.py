@@ -249,7 +249,7 @@ class EngineOptions(Section):
     kv_offloading_size: Annotated[SizeGib | None, OnCommandLine(float)] = Field(
         default=None,
         description="Keeps KV of prompts in so many GiB of host memory for all ranks of an engine, "
-        "by the rules of vLLM's OffloadingConnector (from 0.30 on; docs/explanation/kv_tiers.md).",
+        "by the rules of vLLM's OffloadingConnector (from 0.24 on; docs/explanation/kv_tiers.md).",
     )
     kv_offloading_blocks_per_chunk: Annotated[
         Annotated[int, Field(ge=1, le=1 << 12)] | None, OnCommandLine(int)
@@ -272,8 +272,8 @@ class EngineOptions(Section):
         Annotated[int, Field(ge=0, le=1 << 16)] | None, OnCommandLine(int)
     ] = Field(
         default=None,
-        description="Offloads a chunk when it is computed or found for the so manieth time; below "
-        "2, the default, at once.",
+        description="Offloads a chunk when it is computed or found for the so manieth time, up to "
+        "0.28 when it is looked for; below 2, the default, at once.",
     )
     kv_offloading_sync_load_budget_bytes: Annotated[
         Annotated[int, Field(ge=0, le=1 << 50)] | None, OnCommandLine(int)

@@ -66,8 +66,26 @@ VERSION_RULES = {
     "from the last step with prompts.",
     "agrees_first": "Data-parallel ranks in lock-step also agree behind the first round of a wave "
     "whether work is left.",
-    "offloads": "KV offloading to host memory has the rules of the release's OffloadingConnector "
-    "(kv_offloading_size); releases before 0.30 were not compared.",
+    "stores_ends": "Offloaded KV includes what a request completes with its last tokens; earlier, "
+    "nothing is stored of a request that has ended.",
+    "keeps_progress": "What a request has offered to the pool of offloaded KV only grows; earlier "
+    "it is what its last step reached, so that who starts again offers anew, and the last chunk "
+    "of each step is never stored where a drafter reads hidden states.",
+    "ends_with_step": "A request ends for the pool of offloaded KV with the next step, and one "
+    "that gives up with what was computed; in 0.26 with its last copy, and the engine ends where "
+    "some tokens of who gives up have no blocks.",
+    "shares_host_memory": "All ranks of an engine share the memory of offloaded KV, in which "
+    "chunks begin at pages and ranks with the same latents store them once.",
+    "counts_offers": "kv_offloading_store_threshold counts offers of a chunk; earlier, how often "
+    "a request looked for it.",
+    "remembers_offers": "Of more than 64,000 counted chunks none is forgotten for one that is "
+    "offered with it.",
+    "stores_computed": "A request that has ended stores nothing of its last token, which no step "
+    "has computed; earlier, also the chunk that ends with it.",
+    "offloads_drafted": "Drafters that read hidden states leave no offloaded chunk out; earlier, "
+    "the last one is not loaded, nor stored while answers go on.",
+    "gives_up_either": "A full ARC pool that lacks chunks which were used again gives up such that "
+    "were used once; earlier, it then stores nothing.",
     "uses_once": "A request uses each chunk of a pool of offloaded KV once, and the pool notes it "
     "when the request ends; earlier, whenever the request looks for KV or stores some.",
     "ages_requests": "In an LRU pool of offloaded KV, the chunks of a running request are as old "
@@ -80,7 +98,10 @@ VERSION_RULES = {
 """Names of rules of the schedule in which releases differ -> what they say."""
 
 
-def set_rules(native: "_native.VersionRules | _native.EncoderRules", rules: Sequence[str]) -> None:
+def set_rules(
+    native: "_native.VersionRules | _native.EncoderRules | _native.OffloadingRules",
+    rules: Sequence[str],
+) -> None:
     """Switches on what the scheduler decides otherwise than that of vLLM 0.24."""
     for name in rules:
         if hasattr(native, name):

@@ -11,7 +11,7 @@ from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.engine.schedulers import OWN_DEFAULTS
-from llmsim.config.errors import InputError, NotYetError
+from llmsim.config.errors import InputError
 from llmsim.emulation.devices import drafts_by_sequences
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
@@ -147,12 +147,8 @@ class Vllm:
         return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
     def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
-        """How often ranks in lock-step agree, and the endpoint of `TokensWithImages`; NotYetError
-        for a release that does not run what an instance has as the simulation does.
-        """
+        """How often ranks in lock-step agree, and the endpoint of `TokensWithImages`."""
         engine = stages[0].servers[0]
-        for server in (one for stage in stages for one in stage.servers):
-            _check_release(version, server)
         words = _endpoint_options(version, engine)
         if engine.lockstep is None:
             return words
@@ -212,17 +208,6 @@ class Vllm:
         words = [] if has_words else ["--skip-tokenizer-init"]
         words += [*_options(server, str(model)), "--host", "127.0.0.1", "--port", str(port)]
         return [*vllm_command(python), "serve", folder, *words]
-
-
-def _check_release(version: str, server: EngineServer) -> None:
-    """NotYetError for KV offloading of a release that was not compared."""
-    connector = server.connector
-    offloads = connector is not None and connector["kind"] == OFFLOADING
-    if offloads and not load_profile(engine_profile_of(version)).schedules_by("offloads"):
-        raise NotYetError(
-            f"--engine-python: vLLM {version} offloads KV by rules that were not compared; "
-            "name an interpreter with 0.30 or a later release"
-        )
 
 
 def _endpoint_options(version: str, server: EngineServer) -> list[str]:

@@ -77,7 +77,7 @@ class VirtualExecutor(NoWorkers):
             said = connector["extra"]
             kind = WritesChunks if said["writes"] == "chunks" else Reads
             return kind(self._channel, calls, keeps_finished=said["keeps_finished"])
-        from llmsim.emulation.in_engine.offloading import OffloadingWorkers  # of 0.33
+        from llmsim.emulation.in_engine.offloading import OffloadingWorkers
 
         workers = self.vllm_config.parallel_config.world_size
         block_size = self.vllm_config.cache_config.block_size

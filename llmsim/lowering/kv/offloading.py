@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group
-from llmsim.config.engine.offloading import eviction_of
+from llmsim.config.engine.offloading import follow_release
 from llmsim.config.engine.options import KV_OFFLOADING_EVICTIONS
 from llmsim.config.engine.profile import load_profile
 from llmsim.config.errors import InfeasibleError, InputError, NotYetError
@@ -23,7 +23,7 @@ OPTION = "kv_offloading_size"
 ORDERS = ("fcfs", "priority")
 """Values of scheduling_policy that vLLM has."""
 PAGE_BYTES = 4096
-"""Chunks begin at multiples of it (v1/kv_offload/cpu/shared_offload_region.py)."""
+"""Chunks begin at multiples of it (v1/kv_offload/cpu/shared_offload_region.py, from 0.27 on)."""
 
 
 def offloads(deployment: Deployment) -> bool:
@@ -79,8 +79,7 @@ def offloading_config(
     native.blocks_per_chunk = engine.kv_offloading_blocks_per_chunk or 1
     policy = engine.kv_offloading_eviction_policy or KV_OFFLOADING_EVICTIONS[0]
     profile = load_profile(engine.engine_profile)
-    native.eviction = eviction_of(policy, profile)
-    native.offers_again = profile.schedules_by("offers_again")
+    follow_release(native, policy, profile)
     native.prompt_only = engine.kv_offloading_prompt_only is not False
     native.store_threshold = engine.kv_offloading_store_threshold or 0
     sizes = rank_bytes_per_token(model, layout, ledger, dtypes, engine.block_size)
@@ -88,7 +87,8 @@ def offloading_config(
     budget = engine.kv_offloading_sync_load_budget_bytes or 0
     native.sync_load_tokens = budget // sizes[0]
     copies = _stored(group, model, layout, sizes)
-    chunk = -(-sum(copies) * tokens // PAGE_BYTES) * PAGE_BYTES
+    page = PAGE_BYTES if profile.schedules_by("shares_host_memory") else 1
+    chunk = -(-sum(copies) * tokens // page) * page
     native.num_chunks = _size_bytes(engine) // chunk
     if native.num_chunks == 0:
         raise InfeasibleError(
@@ -144,10 +144,12 @@ def no_copies() -> "_native.OffloadingCopies":
 
 def _stored(group: Group, model: ModelConfig, layout: Layout, sizes: Sequence[int]) -> list[int]:
     """Bytes of a token that each rank stores: tensor-parallel ranks of one node that all keep the
-    same latents store them once (vLLM: replicated_layout, which asks for nnodes_within_dp 1).
+    same latents store them once (vLLM: replicated_layout, which asks for nnodes_within_dp 1), from
+    0.27 on.
     """
     same = model.latent is not None and layout.pp == 1 and layout.context_ranks == 1
     same = same and group.nnodes == 1
+    same = same and load_profile(group.engine.engine_profile).schedules_by("shares_host_memory")
     return [sizes[0], *[0] * (len(sizes) - 1)] if same else list(sizes)
 
 

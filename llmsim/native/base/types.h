@@ -53,6 +53,12 @@ class OutOfKvMemory : public Stalled {
   using Stalled::Stalled;
 };
 
+// The engine that is simulated would end with another error; the text says which.
+class EngineFails : public Stalled {
+ public:
+  using Stalled::Stalled;
+};
+
 // An invariant does not hold; the text begins with its number.
 class Violated : public std::logic_error {
  public:

@@ -131,6 +131,7 @@ void bind_simulation(nb::module_& m) {
   const nb::exception<Stalled> stalled(m, "Stalled", PyExc_RuntimeError);
   const nb::exception<OutOfKvMemory> out_of_memory(m, "OutOfKvMemory", stalled.ptr());
   nb::exception<OutOfStates>(m, "OutOfStates", out_of_memory.ptr());
+  nb::exception<EngineFails>(m, "EngineFails", stalled.ptr());
   nb::exception<Violated>(m, "Violated", PyExc_RuntimeError);
   nb::class_<Simulation> simulation(m, "Simulation");
   simulation

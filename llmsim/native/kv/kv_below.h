@@ -48,11 +48,13 @@ class KvBelow {
     static_cast<void>(items);
     static_cast<void>(preempted);
   }
+  enum class Leave : std::uint8_t { kEnded, kGaveUp };
   // The request leaves for good, with so many computed tokens worth keeping; its blocks are still
   // what they were.
-  virtual void left(RequestId request, std::int32_t computed) {
+  virtual void left(RequestId request, std::int32_t computed, Leave how) {
     static_cast<void>(request);
     static_cast<void>(computed);
+    static_cast<void>(how);
   }
   // One of the request's transfers has ended, in the order of their beginning. False: nobody was
   // parked for it.

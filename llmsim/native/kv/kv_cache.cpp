@@ -172,7 +172,7 @@ const OffloadingConnector& KvCache::use_offloading(const OffloadingConfig& confi
                                                    GroupCopies& copies) {
   prepare_below();
   auto connector = std::make_unique<OffloadingConnector>(
-      config, config_.block_size, sequences_,
+      config, config_.block_size, config_.drops_last_hit, sequences_,
       [this](RequestId request, std::int32_t block) { return key_of(request, block); }, copies);
   const OffloadingConnector& made = *connector;
   below_ = std::move(connector);

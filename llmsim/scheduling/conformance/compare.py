@@ -64,7 +64,7 @@ def first_difference(case: Case) -> tuple[int, str]:
     with _engine():
         theirs = their_groups(case, schedulers)
     if ours.stands_still and not theirs.stands_still:
-        return sum(map(len, theirs.groups)), "ours stands still"
+        return sum(map(len, theirs.groups)), f"ours stands still: {ours.stalled}"
     steps, until = 0, min(_goes_on_at(ours, theirs), _goes_on_beside(ours, schedulers))
     for index, (own, real) in enumerate(zip(ours.groups, theirs.groups, strict=True)):
         for one, other in zip_longest(_before(own, until), _before(real, until)):

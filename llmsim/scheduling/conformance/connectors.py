@@ -9,7 +9,8 @@
   computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
   its step waits.
 - "offloading": below the group are `pool_chunks` chunks of `chunk_blocks` blocks under the rules of
-  vLLM's own OffloadingConnector, whose options are `eviction`, `store_threshold` and `prompt_only`.
+  vLLM's own OffloadingConnector, whose options are `eviction`, `store_threshold`,
+  `max_tracker_size` and `prompt_only`.
 
 Links have `bytes_per_s` and `latency_ns`; a token's KV has BYTES_PER_TOKEN bytes. Of the loads that
 requests are parked for, a share fails by `load_failures`: its `chance` is in 2^-53, and its
@@ -22,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from llmsim import _native
-from llmsim.config.engine.offloading import EVICTIONS, eviction_of
+from llmsim.config.engine.offloading import EVICTIONS, follow_release
 from llmsim.config.engine.profile import load_profile
 from llmsim.core import PS_PER_NS
 
@@ -132,9 +133,9 @@ def offloading_config(case: Case) -> "_native.OffloadingConfig":
         return native
     native.num_chunks = connector["pool_chunks"]
     profile = load_profile(case["resolved"].get("engine_profile", NEWEST))
-    native.eviction = eviction_of(connector["eviction"], profile)
-    native.offers_again = profile.schedules_by("offers_again")
+    follow_release(native, connector["eviction"], profile)
     native.store_threshold = connector["store_threshold"]
+    native.max_tracker_size = connector.get("max_tracker_size", native.max_tracker_size)
     native.blocks_per_chunk = connector["chunk_blocks"]
     native.prompt_only = connector["prompt_only"]
     native.sync_load_tokens = connector.get("sync_load_tokens", 0)
@@ -149,6 +150,7 @@ def offloading_options(native: "_native.OffloadingConfig") -> Case:
         "chunk_blocks": native.blocks_per_chunk,
         "eviction": EVICTIONS[native.eviction],
         "store_threshold": native.store_threshold,
+        "max_tracker_size": native.max_tracker_size,
         "prompt_only": native.prompt_only,
         "sync_load_tokens": native.sync_load_tokens,
     }
@@ -163,6 +165,7 @@ def offloading_extra(options: Case) -> dict[str, Any]:
         "blocks_per_chunk": options["chunk_blocks"],
         "eviction_policy": options["eviction"],
         "store_threshold": options["store_threshold"],
+        "max_tracker_size": options["max_tracker_size"],
         "offload_prompt_only": options["prompt_only"],
         "sync_load_tokens": options.get("sync_load_tokens", 0),
     }

@@ -171,6 +171,7 @@ def offloading(rng: np.random.Generator) -> dict[str, Any]:
         "bytes_per_s": int(rng.choice([10**6, 10**7, 10**8, 10**10])),
         "latency_ns": int(rng.choice([0, 1000, 10**6])),
         "sync_load_tokens": int(rng.choice([0, 0, 40, 200, 10**6])),
+        "max_tracker_size": int(rng.choice([8, 40, 64_000, 64_000])),
     }
 
 

@@ -56,6 +56,7 @@ class _Connector(msgspec.Struct):
     selective: bool = False
     eviction: Literal["lru", "arc"] = "lru"
     store_threshold: _Count = 0
+    max_tracker_size: _Count = 64_000
     prompt_only: bool = True
     sync_load_tokens: _Count = 0
     load_failures: _LoadFailures | None = None

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 import llmsim
+from llmsim.api.preparation.prepare import prepare
 from llmsim.cli import run_main
+from llmsim.cli.run.arguments import checked_options
 
 ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = str(ROOT / "cluster_config" / "h100_cpu_prefix_pool.json")
 ATTENDS_ON_HOST = str(ROOT / "cluster_config" / "cpu_attention_instance.json")
+LATENTS = str(ROOT / "cluster_config" / "h200_deepseek_v32_tp8.json")
 PAIR = str(ROOT / "cluster_config" / "h100_llama31_8b_pd.json")
 PREFIXES = "synthetic:n=40,rate=20,input=fixed:20,output=fixed:5,prefixes=4:tokens=1024,seed=1"
 SMALL = {"num_gpu_blocks_override": 150, "max_model_len": 2048, "engine_profile": "vllm-0.33"}
@@ -76,6 +79,43 @@ def test_a_full_pool_of_030_gives_up_other_chunks() -> None:
         )
         assert old["evicted_tokens"] > 0 < new["evicted_tokens"]
         assert old != new
+
+
+def test_an_end_is_stored_from_026_on() -> None:
+    """All but the last of 1,024 + 20 + 13 tokens fill 66 chunks. With asynchronous steps, those of
+    the last chunk are known when the request has ended.
+    """
+    ends = {"dataset": PREFIXES.replace("output=fixed:5", "output=fixed:13")}
+    early, late = (
+        offloading(
+            run(**ends, kv_offloading_size=4, kv_offloading_prompt_only=False, engine_profile=one)
+        )
+        for one in ("vllm-0.25", "vllm-0.26")
+    )
+    assert early["stored_tokens"] < late["stored_tokens"]
+
+
+def test_ranks_store_the_same_latents_once_from_027_on() -> None:
+    """Eight ranks have the latents of DeepSeek-V3.2; a pool holds eight times as many chunks."""
+    chunks = []
+    for profile in ("vllm-0.26", "vllm-0.27"):
+        words = ["--cluster-config", LATENTS, "--dataset", PREFIXES, "--engine-profile", profile]
+        prepared = prepare(checked_options([*words, "--kv-offloading-size", "8"]))
+        (group,) = prepared.lowered.groups
+        assert group.scheduler is not None
+        chunks.append(group.scheduler.offloading.num_chunks)
+    assert chunks[1] // 8 == chunks[0]
+
+
+def test_026_ends_where_a_waiting_client_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+    load = PREFIXES.replace("rate=20", "rate=2000")
+    given = ["--cluster-config", CLUSTER, "--dataset", load, "--kv-offloading-size", "4"]
+    given += ["--num-gpu-blocks-override", "150", "--max-model-len", "2048"]
+    given += ["--request-timeout", "0.05", "--engine-profile"]
+    assert run_main([*given, "vllm-0.26"]) == 3
+    said = "vLLM 0.26 ends with an AssertionError of its OffloadingConnector where a client gives"
+    assert said in capsys.readouterr().err
+    assert run_main([*given, "vllm-0.27"]) == 0
 
 
 def test_each_option_changes_what_is_stored() -> None:
@@ -147,10 +187,11 @@ def test_copies_take_the_energy_of_host_memory_and_links() -> None:
     ("arguments", "said"),
     [
         (
-            ["--engine-profile", "vllm-0.24"],
-            "--kv-offloading-size is modelled by the rules of vllm-0.30, vllm-0.31, vllm-0.32, "
-            "vllm-0.33 alone, and not of vllm-0.24; choose such an engine_profile, or keep KV in "
-            "host memory by prefix_storage",
+            ["--engine-profile", "vllm-0.19"],
+            "--kv-offloading-size is modelled by the rules of vllm-0.24, vllm-0.25, vllm-0.26, "
+            "vllm-0.27, vllm-0.28, vllm-0.29, vllm-0.30, vllm-0.31, vllm-0.32, vllm-0.33 alone, "
+            "and not of vllm-0.19; choose such an engine_profile, or keep KV in host memory by "
+            "prefix_storage",
         ),
         (["--prefix-storage", "CPU"], "kv_offloading_size and --prefix-storage both keep KV"),
         (

@@ -56,6 +56,18 @@ void bind_kv_offloading(nb::module_& m) {
       .value("LRU_BY_CHUNK", OffloadingEviction::kLruByChunk)
       .value("TOUCHED_LRU", OffloadingEviction::kTouchedLru)
       .value("TOUCHED_ARC", OffloadingEviction::kTouchedArc);
+  nb::class_<OffloadingRules>(m, "OffloadingRules",
+                              "What releases of vLLM after 0.24 offload otherwise; all off.")
+      .def(nb::init<>())
+      .def_rw("stores_ends", &OffloadingRules::stores_ends)
+      .def_rw("keeps_progress", &OffloadingRules::keeps_progress)
+      .def_rw("ends_with_step", &OffloadingRules::ends_with_step)
+      .def_rw("counts_offers", &OffloadingRules::counts_offers)
+      .def_rw("remembers_offers", &OffloadingRules::remembers_offers)
+      .def_rw("stores_computed", &OffloadingRules::stores_computed)
+      .def_rw("offloads_drafted", &OffloadingRules::offloads_drafted)
+      .def_rw("gives_up_either", &OffloadingRules::gives_up_either)
+      .def_rw("offers_again", &OffloadingRules::offers_again);
   nb::class_<OffloadingConfig>(m, "OffloadingConfig",
                                "What a group offloads (vLLM's kv_connector_extra_config).")
       .def(nb::init<>())
@@ -69,16 +81,20 @@ void bind_kv_offloading(nb::module_& m) {
       .def_prop_rw(
           "store_threshold", [](const OffloadingConfig& c) { return c.pool.store_threshold; },
           [](OffloadingConfig& c, std::int32_t offers) { c.pool.store_threshold = offers; },
-          "A chunk is stored when it is offered for the so manieth time; below 2: at once.")
+          "A chunk is stored when it is offered, or looked for, for the so manieth time; below 2: "
+          "at "
+          "once.")
       .def_prop_rw(
           "max_tracker_size", [](const OffloadingConfig& c) { return c.pool.max_tracker_size; },
           [](OffloadingConfig& c, std::int64_t size) { c.pool.max_tracker_size = size; },
-          "Chunks whose offers are counted.")
+          "Chunks that are counted for it.")
+      .def_prop_rw(
+          "rules", [](OffloadingConfig& c) -> OffloadingRules& { return c.pool.rules; },
+          [](OffloadingConfig& c, const OffloadingRules& rules) { c.pool.rules = rules; },
+          nb::rv_policy::reference_internal)
       .def_rw("blocks_per_chunk", &OffloadingConfig::blocks_per_chunk)
       .def_rw("sync_load_tokens", &OffloadingConfig::sync_load_tokens,
               "Tokens that a step loads and waits for, at most; others are parked meanwhile.")
-      .def_rw("offers_again", &OffloadingConfig::offers_again,
-              "Who starts again offers all of its chunks.")
       .def_rw("prompt_only", &OffloadingConfig::prompt_only, "Chunks of answers are not stored.");
   nb::class_<GroupCopiesConfig>(m, "OffloadingCopies",
                                 "How a group's KV comes to host memory and back.")

@@ -108,7 +108,8 @@ class TouchedLru final : public CachePolicy {
 // those that were used again, and what each of them has lost lately.
 class ArcPolicy : public CachePolicy {
  public:
-  explicit ArcPolicy(std::int64_t num_chunks) : num_chunks_(num_chunks) {}
+  ArcPolicy(std::int64_t num_chunks, bool gives_up_either)
+      : num_chunks_(num_chunks), gives_up_either_(gives_up_either) {}
 
   void inserted(const OffloadedChunk& chunk, ChunkAccess&) override {
     once_.push_back(chunk.key);
@@ -145,7 +146,7 @@ class ArcPolicy : public CachePolicy {
         victim = next(again, again_);
         from_once = false;
       }
-      if (!victim.second) {
+      if (!victim.second && gives_up_either_) {
         victim = next(once, once_);
         from_once = true;
       }
@@ -205,6 +206,7 @@ class ArcPolicy : public CachePolicy {
 
  private:
   std::int64_t num_chunks_;
+  bool gives_up_either_;
   double most_once_ = 0;
   KeyList once_, again_, lost_once_, lost_again_;  // vLLM: t1, t2, b1, b2
 };
@@ -230,16 +232,17 @@ class TouchedArc final : public ArcPolicy {
 
 }  // namespace
 
-std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks) {
+std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks,
+                                               const OffloadingRules& rules) {
   switch (kind) {
     case OffloadingEviction::kArc:
-      return std::make_unique<ArcPolicy>(num_chunks);
+      return std::make_unique<ArcPolicy>(num_chunks, rules.gives_up_either);
     case OffloadingEviction::kLruByChunk:
       return std::make_unique<LruByChunk>();
     case OffloadingEviction::kTouchedLru:
       return std::make_unique<TouchedLru>();
     case OffloadingEviction::kTouchedArc:
-      return std::make_unique<TouchedArc>(num_chunks);
+      return std::make_unique<TouchedArc>(num_chunks, rules.gives_up_either);
     case OffloadingEviction::kLru:
       break;
   }

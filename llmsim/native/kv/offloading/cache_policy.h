@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kv/offloading/rules.h"
 
 namespace llmsim {
 
@@ -58,6 +59,7 @@ class CachePolicy {
 enum class OffloadingEviction : std::uint8_t { kLru, kArc, kLruByChunk, kTouchedLru, kTouchedArc };
 
 // For a pool of so many chunks.
-std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks);
+std::unique_ptr<CachePolicy> make_cache_policy(OffloadingEviction kind, std::int64_t num_chunks,
+                                               const OffloadingRules& rules);
 
 }  // namespace llmsim

@@ -7,10 +7,11 @@
 namespace llmsim {
 
 OffloadingConnector::OffloadingConnector(const OffloadingConfig& config, std::int32_t block_size,
-                                         SequenceTable& sequences, KeyOf key_of,
-                                         GroupCopies& copies)
+                                         bool drafts_from_states, SequenceTable& sequences,
+                                         KeyOf key_of, GroupCopies& copies)
     : config_(config),
       chunk_tokens_(config.blocks_per_chunk * block_size),
+      drafted_(drafts_from_states && !config.pool.rules.offloads_drafted ? 1 : 0),
       sequences_(sequences),
       key_of_(std::move(key_of)),
       copies_(copies),
@@ -35,7 +36,7 @@ std::vector<OffloadedChunk> OffloadingConnector::chunks_of(RequestId request, st
 std::int32_t OffloadingConnector::find(RequestId request, std::int32_t cached) {
   Request& one = requests_[request];
   one.blocks.clear();
-  if (config_.offers_again) one.num_stored = 0;
+  if (rules_.offers_again) one.num_stored = 0;
   loads_in_step_.erase(request);
   const auto later = [this] {
     ++counters_.deferred_lookups;
@@ -56,17 +57,20 @@ std::int32_t OffloadingConnector::look_up(RequestId request, std::int32_t cached
   if (end * chunk_tokens_ - cached < chunk_tokens_) return 0;
   const std::int32_t first = cached / chunk_tokens_;
   std::int32_t place = first;
-  bool written = false, loaded = false;
+  bool written = false;
   for (; place < end; ++place) {
-    const Key key = chunk_of(request, place).key;
-    const CpuManager::Lookup found = pool_.lookup(key);
+    const CpuManager::Lookup found = pool_.look_up(chunk_of(request, place).key);
     if (found == CpuManager::Lookup::kMiss) break;
     written |= found == CpuManager::Lookup::kPending;
-    loaded |= loading_.contains(key);
   }
+  if (place == first) return 0;
+  if (written) return kLater;
+  place -= drafted_;
   const std::int32_t found = place * chunk_tokens_ - cached;
-  if (place == first || (!written && found < chunk_tokens_)) return 0;
-  if (written || loaded) return kLater;
+  if (found < chunk_tokens_) return 0;
+  const std::vector<OffloadedChunk> chunks = chunks_of(request, first, place);
+  const auto loaded = [this](const OffloadedChunk& chunk) { return loading_.contains(chunk.key); };
+  if (!loading_.empty() && std::ranges::any_of(chunks, loaded)) return kLater;
   if (loads_in_step(request, cached, found)) loads_in_step_.insert(request);
   return found;
 }
@@ -144,7 +148,7 @@ void OffloadingConnector::scheduled(std::span<const Scheduled> items,
   std::ranges::sort(left_, {}, &Scheduled::request);
   for (const Scheduled& item : items) store(item.request, item.computed);
   for (const Scheduled& gone : left_)
-    if (requests_.contains(gone.request)) store(gone.request, gone.computed);
+    if (rules_.stores_ends && requests_.contains(gone.request)) store(gone.request, gone.computed);
   for (const Scheduled& gone : left_) {
     const auto found = requests_.find(gone.request);
     if (found == requests_.end()) continue;
@@ -158,21 +162,38 @@ void OffloadingConnector::scheduled(std::span<const Scheduled> items,
   first_of_step_ = next_job_;
 }
 
-void OffloadingConnector::store(RequestId request, std::int32_t computed) {
-  Request& one = requests_[request];
+OffloadingConnector::Storable OffloadingConnector::storable(RequestId request, const Request& one,
+                                                            std::int32_t computed) const {
   const Sequence& s = sequences_[request];
   const std::int32_t tokens =
       std::min({computed, s.num_tokens, config_.prompt_only ? s.prompt_tokens : s.num_tokens});
+  const std::int32_t reached = tokens / chunk_tokens_;
+  const bool drafted = !rules_.keeps_progress || tokens > s.prompt_tokens;
+  const std::int32_t written = std::max(0, reached - (drafted ? drafted_ : 0));
   const auto held = static_cast<std::int32_t>(one.blocks.size()) / config_.blocks_per_chunk;
-  const std::int32_t end = std::min(tokens / chunk_tokens_, held);
-  if (end <= one.num_stored) return;
-  const std::vector<OffloadedChunk> offered = chunks_of(request, one.num_stored, end);
+  if (written > std::max(held, one.num_stored) && !rules_.ends_with_step)
+    throw EngineFails(
+        "vLLM 0.26 ends with an AssertionError of its OffloadingConnector where a client gives up "
+        "whose tokens have no blocks, as that of request " +
+        std::to_string(request));
+  const std::int32_t end = std::min(written, held);
+  return {end, rules_.keeps_progress ? std::max(one.num_stored, end) : reached};
+}
+
+void OffloadingConnector::store(RequestId request, std::int32_t computed) {
+  Request& one = requests_[request];
+  const Storable upto = storable(request, one, computed);
+  if (upto.end <= one.num_stored) {
+    one.num_stored = upto.reached;
+    return;
+  }
+  const std::vector<OffloadedChunk> offered = chunks_of(request, one.num_stored, upto.end);
   auto chosen = pool_.prepare_store(offered, one.access);
   if (!chosen) {  // offered again with its next step
     counters_.refused_tokens += std::ssize(offered) * chunk_tokens_;
     return;
   }
-  one.num_stored = end;
+  one.num_stored = upto.reached;
   if (chosen->empty()) return;
   touch(request);
   begin_store(request, one, std::move(*chosen));
@@ -203,12 +224,19 @@ void OffloadingConnector::watch(JobId job, const std::vector<BlockId>& blocks) {
   for (const BlockId block : blocks) watched_[block].push_back(job);
 }
 
-void OffloadingConnector::left(RequestId request, std::int32_t computed) {
-  left_.push_back({request, computed});
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) return;
-  found->second.has_left = true;
-  for (const JobId job : found->second.jobs) watch(job, jobs_.at(job).blocks);
+// What an ended request may store.
+std::int32_t OffloadingConnector::kept_tokens(RequestId request, std::int32_t computed,
+                                              Leave how) const {
+  if (rules_.stores_computed) return computed;
+  if (how == Leave::kGaveUp && rules_.ends_with_step) return computed;
+  return sequences_[request].num_tokens;
+}
+
+void OffloadingConnector::left(RequestId request, std::int32_t computed, Leave how) {
+  Request& one = requests_[request];
+  one.has_left = true;
+  for (const JobId job : one.jobs) watch(job, jobs_.at(job).blocks);
+  left_.push_back({request, kept_tokens(request, computed, how)});
 }
 
 bool OffloadingConnector::moved(RequestId request) {
@@ -234,7 +262,9 @@ bool OffloadingConnector::moved(RequestId request) {
     }
   }
   jobs_.erase(found);
-  const auto waits = [request](const Scheduled& gone) { return gone.request == request; };
+  const auto waits = [this, request](const Scheduled& gone) {
+    return rules_.ends_with_step && gone.request == request;
+  };
   if (one.has_left && one.jobs.empty() && std::ranges::none_of(left_, waits))
     requests_.erase(request);
   return awaited;

@@ -34,7 +34,6 @@ struct OffloadingConfig {
   std::int32_t blocks_per_chunk = 1;
   bool prompt_only = true;            // chunks of answers are not stored
   std::int64_t sync_load_tokens = 0;  // that a step loads and waits for, at most
-  bool offers_again = true;           // who starts again offers all of its chunks
 };
 
 class OffloadingConnector final : public KvBelow {
@@ -42,9 +41,11 @@ class OffloadingConnector final : public KvBelow {
   // The key of a request's block.
   using KeyOf = std::function<Key(RequestId request, std::int32_t block)>;
 
-  // Throws std::invalid_argument for numbers out of range.
+  // `drafts_from_states`: a drafter reads hidden states. Throws std::invalid_argument for numbers
+  // out of range.
   OffloadingConnector(const OffloadingConfig& config, std::int32_t block_size,
-                      SequenceTable& sequences, KeyOf key_of, GroupCopies& copies);
+                      bool drafts_from_states, SequenceTable& sequences, KeyOf key_of,
+                      GroupCopies& copies);
 
   bool parks() const override { return true; }
   bool parks_for(RequestId request) const override { return !loads_in_step_.contains(request); }
@@ -55,7 +56,7 @@ class OffloadingConnector final : public KvBelow {
   void end_load(RequestId request, std::int32_t hit, std::int32_t recalled) override;
   void computed(RequestId, std::int32_t, std::int32_t) override {}
   void scheduled(std::span<const Scheduled> items, std::span<const RequestId> preempted) override;
-  void left(RequestId request, std::int32_t computed) override;
+  void left(RequestId request, std::int32_t computed, Leave how) override;
   bool moved(RequestId request) override;
   std::int32_t num_unawaited() const override { return num_unawaited_; }
   bool consistent() const override { return pool_.consistent(); }
@@ -100,11 +101,20 @@ class OffloadingConnector final : public KvBelow {
   void flush_preempted(RequestId request);
   void flush_taken();
   void store(RequestId request, std::int32_t computed);
+  // Of a request's chunks up to so many tokens: where those end that are offered, and what it need
+  // not offer again then.
+  struct Storable {
+    std::int32_t end, reached;
+  };
+  Storable storable(RequestId request, const Request& one, std::int32_t computed) const;
+  std::int32_t kept_tokens(RequestId request, std::int32_t computed, Leave how) const;
   void begin_store(RequestId request, Request& one, std::vector<OffloadedChunk> chunks);
   void watch(JobId job, const std::vector<BlockId>& blocks);
 
   OffloadingConfig config_;
+  const OffloadingRules& rules_ = config_.pool.rules;
   std::int32_t chunk_tokens_;
+  std::int32_t drafted_;  // last chunks that a drafter may still write
   SequenceTable& sequences_;
   KeyOf key_of_;
   GroupCopies& copies_;

@@ -11,6 +11,11 @@ CpuManager::Lookup CpuManager::lookup(Key key) const {
   return found->second < 0 ? Lookup::kPending : Lookup::kHit;
 }
 
+CpuManager::Lookup CpuManager::look_up(Key key) {
+  filter_->looked_up(key);
+  return lookup(key);
+}
+
 void CpuManager::prepare_load(std::span<const OffloadedChunk> chunks, ChunkAccess& request) {
   for (const OffloadedChunk& chunk : chunks) {
     if (held_.at(chunk.key)++ > 0) continue;
@@ -27,29 +32,6 @@ void CpuManager::complete_load(std::span<const OffloadedChunk> chunks) {
     if (--held_.at(chunk.key) > 0) continue;
     policy_->released(chunk.key);
     ++num_idle_;
-  }
-}
-
-// What was offered lately and is offered again is not forgotten for what is new.
-void CpuManager::count_offers(std::span<const OffloadedChunk> chunks) {
-  std::int64_t known = 0;
-  for (const OffloadedChunk& chunk : chunks) {
-    if (!offered_.contains(chunk.key)) continue;
-    offered_.push_back(chunk.key);
-    ++num_offers_[chunk.key];
-    ++known;
-  }
-  std::int64_t others = static_cast<std::int64_t>(offered_.size()) - known;
-  for (const OffloadedChunk& chunk : chunks) {
-    if (offered_.contains(chunk.key)) continue;
-    if (static_cast<std::int64_t>(offered_.size()) >= config_.max_tracker_size) {
-      if (others == 0) continue;
-      num_offers_.erase(offered_.front());
-      offered_.pop_front();
-      --others;
-    }
-    offered_.push_back(chunk.key);
-    num_offers_[chunk.key] = 1;
   }
 }
 
@@ -76,14 +58,11 @@ bool CpuManager::make_room(std::size_t count, std::span<const OffloadedChunk> sp
 
 std::optional<std::vector<OffloadedChunk>> CpuManager::prepare_store(
     std::span<const OffloadedChunk> chunks, ChunkAccess& request) {
-  const bool counts = config_.store_threshold >= 2;
-  if (counts) count_offers(chunks);
+  filter_->offered(chunks);
   std::vector<OffloadedChunk> wanted, ready, noted, spared;
   for (const OffloadedChunk& chunk : chunks) {
     const Lookup found = lookup(chunk.key);
-    const auto offers = num_offers_.find(chunk.key);
-    const bool often =
-        !counts || (offers != num_offers_.end() && offers->second >= config_.store_threshold);
+    const bool often = filter_->stores(chunk.key);
     if (often || policy_->spares_seldom_offered()) spared.push_back(chunk);
     if (found == Lookup::kHit) ready.push_back(chunk);
     if (found == Lookup::kMiss && often) wanted.push_back(chunk);

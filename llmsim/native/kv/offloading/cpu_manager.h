@@ -11,16 +11,18 @@
 
 #include "base/types.h"
 #include "kv/offloading/cache_policy.h"
-#include "kv/offloading/key_list.h"
+#include "kv/offloading/rules.h"
+#include "kv/offloading/store_filter.h"
 
 namespace llmsim {
 
 struct CpuManagerConfig {
   std::int64_t num_chunks = 0;
   OffloadingEviction eviction = OffloadingEviction::kLru;
-  // A chunk is stored when it is offered for the so manieth time; below 2: at once.
+  // A chunk is stored when it is offered, or looked for, for the so manieth time; below 2: at once.
   std::int32_t store_threshold = 0;
-  std::int64_t max_tracker_size = 64'000;  // chunks whose offers are counted
+  std::int64_t max_tracker_size = 64'000;  // chunks that are counted for it
+  OffloadingRules rules;
 };
 
 class CpuManager {
@@ -28,10 +30,12 @@ class CpuManager {
   enum class Lookup : std::uint8_t { kMiss, kHit, kPending };
 
   explicit CpuManager(const CpuManagerConfig& config)
-      : config_(config), policy_(make_cache_policy(config.eviction, config.num_chunks)) {}
+      : config_(config),
+        policy_(make_cache_policy(config.eviction, config.num_chunks, config.rules)),
+        filter_(make_store_filter(config.store_threshold, config.max_tracker_size, config.rules)) {}
 
-  // kPending: it is being written.
-  Lookup lookup(Key key) const;
+  // What a request finds that looks for the chunk. kPending: it is being written.
+  Lookup look_up(Key key);
   // The request reads these, which are all there, until `complete_load`.
   void prepare_load(std::span<const OffloadedChunk> chunks, ChunkAccess& request);
   void complete_load(std::span<const OffloadedChunk> chunks);
@@ -50,17 +54,16 @@ class CpuManager {
   bool consistent() const;
 
  private:
-  void count_offers(std::span<const OffloadedChunk> chunks);
+  Lookup lookup(Key key) const;
   void note_access(std::span<const OffloadedChunk> chunks, ChunkAccess& request);
   bool make_room(std::size_t count, std::span<const OffloadedChunk> spared);
 
   CpuManagerConfig config_;
   std::unique_ptr<CachePolicy> policy_;
+  std::unique_ptr<StoreFilter> filter_;
   HeldChunks held_;
   std::int64_t num_idle_ = 0;  // of the held ones: no transfer uses them
   std::int64_t num_evicted_ = 0;
-  KeyList offered_;  // the least recently offered first
-  std::unordered_map<Key, std::int32_t> num_offers_;
 };
 
 }  // namespace llmsim

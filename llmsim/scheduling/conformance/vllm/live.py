@@ -264,12 +264,28 @@ def _kv_cache_config(vllm_config: Any, config: dict[str, Any]) -> Any:
         for i, (window, size) in enumerate(tables)
     ]
     made = KVCacheConfig(
-        num_blocks=config["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups
+        num_blocks=config["num_gpu_blocks"],
+        kv_cache_tensors=[_tensor_of(group, config["num_gpu_blocks"]) for group in groups],
+        kv_cache_groups=groups,
     )
     retention = config.get("prefix_cache_retention_interval", -1)
     if retention >= 0 and hasattr(made, "prefix_cache_retention_interval"):
         made.prefix_cache_retention_interval = retention
     return made
+
+
+def _tensor_of(group: Any, num_blocks: int) -> Any:
+    """The memory of a table, by which offloading knows the size of a block."""
+    from vllm.v1.kv_cache_interface import KVCacheTensor
+
+    page = group.kv_cache_spec.page_size_bytes
+    size = page * num_blocks
+    try:
+        return KVCacheTensor(size=size, shared_by=group.layer_names)
+    except TypeError:  # from 0.29 on
+        return KVCacheTensor(
+            size=size, layers=group.layer_names, layer_stride=size, block_stride=page
+        )
 
 
 def layer_spec(vllm_config: Any, window: int, alignment: int = 0, block_size: int = 0) -> Any:
@@ -365,9 +381,6 @@ def _without_what_it_lacks(case: Case) -> Case:
         config.pop("prefix_match_unit", None)
     if not profile.schedules_by("saves_inside_chunks"):
         config.pop("checkpoint_alignment", None)
-    offloads = config.get("connector", {}).get("kind") == OFFLOADING
-    if offloads and not profile.schedules_by("offloads"):
-        del config["connector"]
     if "connector" in config:
         config["connector"] = _connector_for(profile, case)
     by_ngram = config.get("speculative", {}).get("method") == "ngram"

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
-from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 
 class Copy(NamedTuple):
@@ -34,19 +33,53 @@ class CopiesOfStep(NamedTuple):
 def copies_of(meta: Any, block_size: int) -> CopiesOfStep:
     """What the metadata of vLLM's connector asks for."""
 
-    def copy(job: int, one: Any, spec: Any) -> Copy:
-        return Copy(job, one.req_id, len(spec.block_ids) * block_size)
+    def copy(job: int, one: Any, end: int) -> Copy:
+        return Copy(job, one.req_id, len(_ends(one)[end].block_ids) * block_size)
 
     loads = [
-        (getattr(one, "sync", False), copy(job, one, one.dst_spec))
-        for job, one in meta.load_jobs.items()
+        (getattr(one, "sync", False), copy(job, one, _TO)) for job, one in meta.load_jobs.items()
     ]
     return CopiesOfStep(
         [one for waits, one in loads if not waits],
         [one for waits, one in loads if waits],
-        [copy(job, one, one.src_spec) for job, one in meta.store_jobs.items()],
+        [copy(job, one, _FROM) for job, one in meta.store_jobs.items()],
         sorted(meta.jobs_to_flush or ()),
     )
+
+
+_FROM, _TO = 0, 1
+
+
+def _ends(job: Any) -> tuple[Any, Any]:
+    """From where to where a job copies."""
+    if hasattr(job, "transfer_spec"):  # 0.24
+        source, target = job.transfer_spec
+        return source, target
+    return job.src_spec, job.dst_spec
+
+
+def _said_of_pool(vllm_config: Any, kv_cache_config: Any, said: dict[str, Any]) -> dict[str, Any]:
+    """The options of a pool of `num_chunks` chunks of `blocks_per_chunk` blocks, in bytes."""
+    copies, blocks = vllm_config.parallel_config.world_size, said["blocks_per_chunk"]
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import (
+            build_offloading_config,
+        )
+    except ImportError:  # up to 0.25, which is told how many tokens a chunk has
+        size = sum(one.size for one in kv_cache_config.kv_cache_tensors)
+        size //= kv_cache_config.num_blocks
+        parallel = vllm_config.parallel_config
+        ranks = parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size
+        more = {"block_size": blocks * vllm_config.cache_config.block_size * ranks}
+    else:
+        config = build_offloading_config(vllm_config, kv_cache_config)
+        size, more = config.worker_kv_bytes_per_block, {}
+        copies = 1 if getattr(config, "replicated_layout", False) else copies
+    page = CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT
+    chunk = -(-size * copies * blocks // page) * page
+    budget = said["sync_load_tokens"] * (size // vllm_config.cache_config.block_size)
+    more["cpu_bytes_to_use"] = said["num_chunks"] * chunk
+    return more | {"sync_load_budget_bytes": budget}
 
 
 class SizedOffloading(OffloadingConnector):  # type: ignore[misc]
@@ -56,13 +89,7 @@ class SizedOffloading(OffloadingConnector):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         said = vllm_config.kv_transfer_config.kv_connector_extra_config
-        config = build_offloading_config(vllm_config, kv_cache_config)
-        copies = 1 if config.replicated_layout else config.parallel.world_size
-        size = config.worker_kv_bytes_per_block * copies * config.cache.blocks_per_chunk
-        page = SharedOffloadRegion.BLOCK_SIZE_ALIGNMENT
-        said["cpu_bytes_to_use"] = said["num_chunks"] * -(-size // page) * page
-        per_token = config.worker_kv_bytes_per_block // vllm_config.cache_config.block_size
-        said["sync_load_budget_bytes"] = said["sync_load_tokens"] * per_token
+        said |= _said_of_pool(vllm_config, kv_cache_config, said)
         super().__init__(vllm_config, role, kv_cache_config)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:

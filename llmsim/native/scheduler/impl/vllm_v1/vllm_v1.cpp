@@ -290,7 +290,7 @@ void VllmV1::abort(RequestId request) {
 void VllmV1::drop(RequestId request) {
   begun_beside_parked_.clear();
   const Sequence& s = sequences_[request];
-  kv_.below().left(request, s.num_computed);
+  kv_.below().left(request, s.num_computed, KvBelow::Leave::kGaveUp);
   std::erase(partly_prefilled_, request);
   if (ranker_ != nullptr) leave_ranking(request);
   encoder_.release(request);
@@ -431,7 +431,7 @@ void VllmV1::finish(RequestId request, std::vector<RequestId>& finished) {
   if (ranker_ != nullptr) leave_ranking(request);
   encoder_.release(request);
   // The last token is never computed.
-  kv_.below().left(request, std::max(s.prompt_tokens, s.num_tokens - 1));
+  kv_.below().left(request, std::max(s.prompt_tokens, s.num_tokens - 1), KvBelow::Leave::kEnded);
   if (s.status == static_cast<std::uint8_t>(Status::kWaiting)) {
     waiting_.remove(request);  // preempted while its last token was in flight
     counters_.recomputed_tokens -= s.num_tokens - 1;  // what it lost is never computed again
