@@ -154,7 +154,9 @@ void Group::tell_load(Ps now, std::int64_t ahead) {
 // The last one for which it has called for a batch or a dummy.
 Iteration Group::iteration() const {
   if (lockstep_ == nullptr) return {};
-  const auto called = static_cast<std::int64_t>(num_offers_) + (joins_idle_ ? 1 : 0);
+  const bool calls_dummy = joins_idle_ || (runs_loop() && loop_->turn() == EngineTurn::kDummy);
+  const auto called =
+      static_cast<std::int64_t>(num_offers_) + (calls_dummy && !dummy_runs_ ? 1 : 0);
   return {lockstep_->waves(), lockstep_->rounds() + called - 1};
 }
 
@@ -499,8 +501,7 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool runs_dummies =
-        hears_by_calls() && (scheduler_->has_requests() || !lockstep_->rests(*this));
+    const bool runs_dummies = hears_by_calls() && lockstep_->runs_dummies();
     const bool hears = !runs_dummies && listens() && !others_run();
     if (!hears || !hear_at_once(now)) return false;
   }

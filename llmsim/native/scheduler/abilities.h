@@ -132,8 +132,8 @@ class EngineLoop {
   virtual bool has_work() const = 0;
   // When the call was made whose output a loop that takes it (kTakes) takes.
   virtual Ps taken_from() const = 0;
-  // Its devices are no further behind its dummy than they may be, it has heard of what has moved, or
-  // all ranks have come to agree.
+  // Its devices are no further behind its dummy than they may be, it has heard of what has moved,
+  // or all ranks have come to agree.
   virtual void go_on() = 0;
 
  protected:
