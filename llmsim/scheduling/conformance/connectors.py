@@ -3,10 +3,10 @@
 `config["connector"]` says which; its `kind` is one of three.
 
 - "handover": one group computes prompts, with `prefill_blocks` blocks, and one answers; `push` is
-  as of the core's KvTransferConfig. With `ranks` each side has so many, [prefill, decode], each
-  with such blocks, which take requests in turn. Several run in lock-step, as vLLM's data-parallel
-  ranks do, and agree every `sync_interval` rounds whether a wave has ended. With `state_bytes` a state of so many bytes goes too, which is
-  that before a prompt's last token.
+  as of the core's KvTransferConfig. With `state_bytes` a state of so many bytes goes too, which is
+  that before a prompt's last token. With `ranks` each side has so many groups, [prefill, decode],
+  which take requests in turn. Several run in lock-step, as vLLM's data-parallel ranks do, and
+  agree every `sync_interval` rounds whether a wave has ended.
 - "pool": below the group are `pool_chunks` chunks of `chunk_blocks` blocks, written when they are
   computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
   its step waits.

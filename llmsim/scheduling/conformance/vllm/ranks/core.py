@@ -54,7 +54,7 @@ ParallelConfig.sync_dp_state = (
 
 
 class EmptyAnswer(Future):  # type: ignore[type-arg]
-    """What a call without a batch gives: a worker's answer, with what had moved when it was made."""
+    """What a call without a batch gives: a worker's answer, which says what had moved then."""
 
     def __init__(self, value: Any, taken: Callable[[], None]) -> None:
         """`taken` is called when the rank takes it."""
@@ -76,7 +76,7 @@ class RankExecutor(SteppedExecutor):
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Launches a batch; with a KV connector, one without requests looks for what has moved."""
         answer = super().execute_model(scheduler_output, non_block)
-        if self.rank.scheduler.connector is None or self.batches.launched.names:
+        if self.rank.scheduler.connector is None or scheduler_output.num_scheduled_tokens:
             return answer
         loop = self.rank.dp_group
         return EmptyAnswer(answer.result(), partial(loop.take, loop.now_ps))

@@ -22,7 +22,7 @@ class RankLoop(CoreLoop):
         self.turn = EngineTurn.LOOKS
         """Where the loop stands."""
         self.now_ps = 0
-        """When it has called vLLM's scheduler last."""
+        """Set before `next_call`."""
         self.taken_from_ps = 0
         """When it made the call whose output it takes."""
         self._batches.pause = self._await_output
@@ -60,9 +60,8 @@ class RankLoop(CoreLoop):
         """Whether a loop that looks runs a step."""
         return bool(self._core.has_work())
 
-    def next_call(self, now_ps: int) -> Call | None:
+    def next_call(self) -> Call | None:
         """The next call of vLLM's scheduler by a loop that looks; None: it has no requests."""
-        self.now_ps = now_ps
         return self._next_launched()
 
     def next_outputs(self) -> list[Any]:

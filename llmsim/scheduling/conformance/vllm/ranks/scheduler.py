@@ -25,7 +25,8 @@ class VllmRank(VllmScheduler):
         self._rank = loop
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
-        call = self._rank.next_call(now_ps)
+        self._rank.now_ps = now_ps
+        call = self._rank.next_call()
         return ([], []) if call is None else (call.items, call.preempted)
 
     @property
