@@ -44,6 +44,15 @@ def test_a_rank_hears_two_calls_behind_a_read() -> None:
     assert began(run(rows, cluster()), 0) == {0: 0, 2: ROUND + 3 * DUMMY}
 
 
+def test_a_dummy_that_a_rank_owes_is_no_call() -> None:
+    """Behind r2's output rank 0 runs the dummy of the call that found nothing during r2's step. That
+    call was made before the KV of r0 was read: so the dummy after next is the first to tell.
+    """
+    rows = [(0, PROMPT, 1), (0, LONG, 1), (0, PROMPT, 1), (0, 1, 1), (0, PROMPT, 1)]
+    sim = run(rows, cluster(prefill=[2 * BLOCKS - 1, 100]))
+    assert began(sim, 0) == {0: 0, 2: 0, 4: 2 * ROUND + 2 * DUMMY}
+
+
 def test_a_rank_in_synchronous_steps_hears_in_the_call_behind_a_read() -> None:
     """Its next dummy begins with the other rank's third step, and r2 behind that."""
     rows = [(0, PROMPT, 1), (0, LONG, 1), (0, PROMPT, 1)]
