@@ -45,8 +45,8 @@ def test_a_rank_hears_two_calls_behind_a_read() -> None:
 
 
 def test_a_dummy_that_a_rank_owes_is_no_call() -> None:
-    """Behind r2's output rank 0 runs the dummy of the call that found nothing during r2's step. That
-    call was made before the KV of r0 was read: so the dummy after next is the first to tell.
+    """Behind r2's output rank 0 runs the dummy of a call that found nothing during r2's step. The
+    KV of r0 was read behind that call, so that the call behind this dummy is the first to tell.
     """
     rows = [(0, PROMPT, 1), (0, LONG, 1), (0, PROMPT, 1), (0, 1, 1), (0, PROMPT, 1)]
     sim = run(rows, cluster(prefill=[2 * BLOCKS - 1, 100]))
