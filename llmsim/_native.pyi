@@ -2476,10 +2476,13 @@ class EngineTurn(enum.Enum):
     AWAITS = 1
     """The output of its oldest batch."""
 
-    DUMMY = 2
+    TAKES = 2
+    """That of its oldest call, which gave no batch."""
+
+    DUMMY = 3
     """Until its devices run a dummy batch."""
 
-    AGREES = 3
+    AGREES = 4
     """With the other data-parallel ranks, whether any of them has work."""
 
 class TriggerKind(enum.Enum):

@@ -75,9 +75,13 @@ class RankEngine(Protocol):
     def has_work(self) -> bool:
         """Whether a loop that looks runs a step, and does not idle."""
 
+    @property
+    def taken_from_ps(self) -> int:
+        """When it made the call without a batch whose output it takes, where it does."""
+
     def go_on(self) -> None:
-        """Its devices are no further behind its dummy than they may be, or all ranks have come to
-        agree whether any has work.
+        """Its devices are no further behind its dummy than they may be, it has been told of what
+        has moved, or all ranks have come to agree whether any has work.
         """
 
 

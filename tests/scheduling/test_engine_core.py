@@ -119,6 +119,49 @@ def of_ranks(number: int) -> dict[str, Any]:
     return described
 
 
+def apart(prefill: int, decode: int) -> dict[str, Any]:
+    """So many ranks prefill and so many decode; those of a side share the experts."""
+    described = of_ranks(1)
+    node = described["nodes"][0]
+    (one,) = node["instances"]
+    sides = {"prefill": prefill, "decode": decode}
+    node["instances"] = [
+        one | {"pd_type": role, "dp_group": role, "ep_size": number}
+        for role, number in sides.items()
+        for _ in range(number)
+    ]
+    node["num_instances"] = prefill + decode
+    return described
+
+
+def ranks_apart(folder: Path) -> dict[str, list[str]]:
+    """Runs of ranks in lock-step that prefill, decode or both."""
+    paths = {}
+    for prefill, decode in ((2, 2), (4, 2), (1, 4), (4, 1)):
+        path = folder / f"{prefill}_{decode}.json"
+        path.write_text(json.dumps(apart(prefill, decode)), encoding="utf-8")
+        paths[prefill, decode] = ["--cluster-config", str(path)]
+
+    def options(*given: str, load: str = LOAD) -> list[str]:
+        return of(RANKS, *given, load=load)[2:]
+
+    balanced = ["--request-routing-policy", "VLLM_DP", "--decode-routing-policy", "VLLM_DP"]
+    failing = ["--kv-load-failure-rate", "0.2", "--kv-load-failure-policy"]
+    leaving, waits = ["--request-timeout", "1"], "--no-async-scheduling"
+    return {
+        "ranks apart": [*paths[2, 2], *options(*PRESSED)],
+        "ranks apart, synchronous": [*paths[2, 2], *options(*PRESSED, waits)],
+        "ranks apart, with pauses": [*paths[2, 2], *options(load=PAUSES)],
+        "ranks apart, with waves": [*paths[4, 2], *options(load=WAVES)],
+        "ranks apart, clients leave": [*paths[2, 2], *options(*PRESSED, *leaving)],
+        "ranks apart, loads fail": [*paths[2, 2], *options(*failing, "recompute")],
+        "ranks apart, requests fail": [*paths[2, 2], *options(*failing, "fail", load=PAUSES)],
+        "ranks apart, balanced": [*paths[4, 2], *options(*balanced)],
+        "ranks decode": [*paths[1, 4], *options(*PRESSED)],
+        "ranks prefill, clients leave": [*paths[4, 1], *options(*PRESSED, *leaving)],
+    }
+
+
 def made_cases(folder: Path) -> dict[str, list[str]]:
     """Runs of clusters and traces that no file of the repository has."""
     trace = folder / "adapters.jsonl"
@@ -139,7 +182,7 @@ def made_cases(folder: Path) -> dict[str, list[str]]:
     gated = changed(folder, "gated", POOL, stages=2)
     blocks = ["--num-gpu-blocks-override", "2000", *SMALL[2:]]
     tiers = ["--prefix-storage", "CPU", "--kv-tier-recall", "sync", "--async-scheduling"]
-    return {
+    return ranks_apart(folder) | {
         "adapters": of(ONE, "--max-loras", "2", *SMALL, load=str(trace)),
         "four ranks": ["--cluster-config", str(four), *of(RANKS, *PRESSED)[2:]],
         "four ranks that idle and wake": [
@@ -158,7 +201,11 @@ def made_cases(folder: Path) -> dict[str, list[str]]:
 
 
 MADE = ["adapters", "four ranks", "four ranks that idle and wake", "windows", "states in stages"]
-NAMES = [*CASES, *MADE, "steps that wait for a slow pool"]
+APART = ["ranks apart", "ranks apart, synchronous", "ranks apart, with pauses"]
+APART += ["ranks apart, with waves", "ranks apart, clients leave", "ranks apart, loads fail"]
+APART += ["ranks apart, requests fail", "ranks apart, balanced", "ranks decode"]
+APART += ["ranks prefill, clients leave"]
+NAMES = [*CASES, *MADE, "steps that wait for a slow pool", *APART]
 
 
 @pytest.fixture(scope="module")

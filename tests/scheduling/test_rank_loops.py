@@ -212,6 +212,31 @@ def test_the_loop_stands_where_it_waits() -> None:
         rank.loop.end()
 
 
+class Reader(StandIn):
+    """Its calls give no batch, and it takes the output of the one before with each."""
+
+    def run_busy_loop(self) -> None:
+        made: list[int] = []
+        while True:
+            self.dp_group.pause(EngineTurn.LOOKS)
+            made.append(self.dp_group.now_ps)
+            if len(made) > 1:
+                self.dp_group.take(made.pop(0))
+                self.said.append("takes")
+
+
+def test_a_loop_that_takes_the_output_of_a_call_says_when_it_was_made() -> None:
+    core = Reader(0, {})
+    loop = RankLoop(core, None, RankGroup(1).rank(0))  # type: ignore[arg-type]
+    for now_ps, turn in ((5, EngineTurn.LOOKS), (9, EngineTurn.TAKES)):
+        loop.now_ps = now_ps
+        assert loop.next_call() is None and loop.turn == turn
+    assert loop.taken_from_ps == 5 and core.said == []
+    loop.go_on()
+    assert loop.turn == EngineTurn.LOOKS and core.said == ["takes"]
+    loop.end()
+
+
 class Waker:
     """Notes the waves that begin."""
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "group/lockstep/lockstep_group.h"
 #include "group/observer.h"
@@ -153,7 +154,9 @@ void Group::tell_load(Ps now, std::int64_t ahead) {
 // The last one for which it has called for a batch or a dummy.
 Iteration Group::iteration() const {
   if (lockstep_ == nullptr) return {};
-  const auto called = static_cast<std::int64_t>(num_offers_) + (joins_idle_ ? 1 : 0);
+  const bool calls_dummy = joins_idle_ || (runs_loop() && loop_->turn() == EngineTurn::kDummy);
+  const auto called =
+      static_cast<std::int64_t>(num_offers_) + (calls_dummy && !dummy_runs_ ? 1 : 0);
   return {lockstep_->waves(), lockstep_->rounds() + called - 1};
 }
 
@@ -498,8 +501,7 @@ bool Group::others_run() const { return passes_together() && lockstep_->runs_rou
 bool Group::build_next(Ps now) {
   if (paused_) return false;
   while (!build_batch(now)) {
-    const bool runs_dummies =
-        hears_by_calls() && (scheduler_->has_requests() || !lockstep_->rests(*this));
+    const bool runs_dummies = hears_by_calls() && lockstep_->runs_dummies();
     const bool hears = !runs_dummies && listens() && !others_run();
     if (!hears || !hear_at_once(now)) return false;
   }
@@ -640,8 +642,9 @@ void Group::note_times(const StepTimes& times, Ps now) {
 }
 
 // An engine looks at its inbox between two of its own steps, not while it runs one or waits for
-// other members to join it.
+// other members to join it: nor while it waits for them to agree.
 void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
+  const bool at_agreement = num_offers_ >= static_cast<std::size_t>(rounds_ahead);
   if (idles_along()) {
     if (answers_when_sent()) {
       take_told(now);
@@ -649,7 +652,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
       hear_of_moved(now - 1, now);  // what moves at this very time is heard of with the next pass
     }
     tell_load(now);
-  } else if (!joins_idle_ && looks_at_inbox(now)) {
+  } else if (!joins_idle_ && !at_agreement && looks_at_inbox(now)) {
     drain_inbox(now);
   }
   open_gate(now);
@@ -663,7 +666,7 @@ void Group::offer(Ps now, std::int64_t round, std::int64_t rounds_ahead) {
     note_offer(now);
     if (num_queued() < depth()) tell_load(now);  // else it waits for the oldest batch first
   }
-  await_last_output(now);
+  if (!at_agreement) await_last_output(now);
   if (num_queued() == 0) tell_left();
   const bool has_work = scheduler_->has_requests() && !scheduler_->asks_again() && !withholds();
   if (idle() && num_offers_ == 0 && !joins_idle_ && !paused_ && has_work &&
@@ -692,6 +695,8 @@ void Group::note_offer(Ps now) {
   free_slot().opened = now;
   calls_.push_batch(now);
   if (++num_offers_ == 1) gate(now);
+  // With its queue full, vLLM's engine takes the output of the oldest call in the same step.
+  if (hears_by_calls() && calls_.full()) take_empty_call(now);
 }
 
 void Group::offer_withheld(Ps now) {
@@ -716,24 +721,33 @@ bool Group::take_turn(Ps now) {
     case EngineTurn::kDummy:
       return run_dummy();
     case EngineTurn::kAwaits:
+    case EngineTurn::kTakes:
     case EngineTurn::kAgrees:
       return false;
   }
   return false;
 }
 
-// An engine that idles, or goes round without work until KV has been read, hears at once of KV that
-// has moved. One whose batches wait for KV forms one at a time.
+// An engine that goes round without work until KV has been read hears at once of KV that has moved:
+// it takes the output of the call that it makes now. One whose batches wait for KV forms one at a
+// time.
 bool Group::step_engine(Ps now) {
   drain_inbox(now);
   const bool waits_for_kv = gated_ || (moves_ != nullptr && num_offers_ > 0);
   if (paused_ || waits_for_kv) return false;
-  if (!loop_->has_work()) return hear_at_once(now);
+  if (!loop_->has_work()) return false;
   const bool found_work = !form_batch(now).empty();
-  found_work ? note_offer(now) : note_empty_call(now);
-  if (calls_.full()) take_empty_call(now);
+  if (found_work) note_offer(now);
+  const bool hears = loop_->turn() == EngineTurn::kTakes && take_call(now);
   if (loop_->turn() != EngineTurn::kAwaits) tell_load(now);
-  return found_work || !looks() || hear_at_once(now);
+  return found_work || hears || !looks() || moved_.first() <= now;
+}
+
+bool Group::take_call(Ps now) {
+  const bool hears = moved_.first() <= loop_->taken_from();
+  hear_of_moved(loop_->taken_from(), now);
+  loop_->go_on();
+  return hears;
 }
 
 bool Group::hear_at_once(Ps now) {
@@ -759,8 +773,7 @@ bool Group::run_dummy() {
 
 // vLLM's scheduler is called where requests are left, or have ended and their KV is not read.
 void Group::join_idle(Ps now) {
-  joins_idle_ = true;
-  if (!hears_by_calls()) return;
+  if (std::exchange(joins_idle_, true) || !hears_by_calls()) return;
   if (!scheduler_->has_requests() && scheduler_->gauges().bound == 0) return;
   calls_.push_empty(now);
   if (calls_.full()) take_empty_call(now);

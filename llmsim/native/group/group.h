@@ -377,6 +377,8 @@ class Group final : public Entity, public StepSink {
   bool take_turn(Ps now);
   bool step_engine(Ps now);
   bool run_dummy();
+  // The loop takes the output of a call that gave no batch; whether it hears of KV that has moved.
+  bool take_call(Ps now);
   // Whether its engine waits for messages alone. Dummies of a wave that has ended may be in flight.
   bool listens() const;
   // The engine hears of KV that has moved until now; false: none has.

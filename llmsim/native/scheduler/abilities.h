@@ -116,6 +116,7 @@ class RoundCounting {
 enum class EngineTurn : std::uint8_t {
   kLooks,   // for what has arrived, in front of its next step; without work it idles
   kAwaits,  // the output of its oldest batch
+  kTakes,   // that of its oldest call, which gave no batch: what had moved when it was made
   kDummy,   // until its devices run a dummy batch
   kAgrees,  // with the other data-parallel ranks, whether any of them has work
 };
@@ -129,7 +130,10 @@ class EngineLoop {
   virtual EngineTurn turn() const = 0;
   // Whether a loop that looks runs a step, and does not idle.
   virtual bool has_work() const = 0;
-  // Its devices are no further behind its dummy than they may be, or all ranks have come to agree.
+  // When the call was made whose output a loop that takes it (kTakes) takes.
+  virtual Ps taken_from() const = 0;
+  // Its devices are no further behind its dummy than they may be, it has heard of what has moved,
+  // or all ranks have come to agree.
   virtual void go_on() = 0;
 
  protected:

@@ -27,6 +27,7 @@ from llmsim.scheduling.conformance.connectors import (
     load_failures,
     offloading_config,
     parts_between,
+    ranks_of,
 )
 
 STEP_PS = 5_000 * PS_PER_US
@@ -133,6 +134,8 @@ def run_simulation(
     except (_native.Stalled, _native.Circular) as error:
         stalled = error
     steps = [list(_steps(simulation.schedule(i), names)) for i in groups]
+    if max(ranks_of(case)) > 1:  # a rank's loop goes round without calling its scheduler
+        steps = [[one for one in of_group if one["scheduled"]] for of_group in steps]
     return GroupSteps(steps, stalled, simulation.kv_transfers() or {})  # type: ignore[arg-type]
 
 
@@ -170,7 +173,7 @@ def group_spec(
     native = _native.GroupConfig()
     native.index, native.role = index, group.role
     native.depth = case["resolved"]["max_concurrent_batches"]
-    return make_group(native, scheduler, step_program(case))
+    return make_group(native, scheduler, step_program(case, group.ranks))
 
 
 def source(case: Case, models: int = 1) -> "_native.Source":

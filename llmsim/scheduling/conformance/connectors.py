@@ -4,7 +4,9 @@
 
 - "handover": one group computes prompts, with `prefill_blocks` blocks, and one answers; `push` is
   as of the core's KvTransferConfig. With `state_bytes` a state of so many bytes goes too, which is
-  that before a prompt's last token.
+  that before a prompt's last token. With `ranks` each side has so many groups, [prefill, decode],
+  which take requests in turn. Several run in lock-step, as vLLM's data-parallel ranks do, and
+  agree every `sync_interval` rounds whether a wave has ended.
 - "pool": below the group are `pool_chunks` chunks of `chunk_blocks` blocks, written when they are
   computed, or (`selective`) at the first hit. Who recalls is parked until it is there (`parks`), or
   its step waits.
@@ -20,6 +22,7 @@ requests are parked for, a share fails by `load_failures`: its `chance` is in 2^
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from llmsim import _native
@@ -41,6 +44,9 @@ class GroupOfCase(Struct, frozen=True):
 
     role: "_native.Role"
     num_blocks: int
+    rank: int = 0
+    ranks: int = 1
+    """Of its side, which run in lock-step."""
 
 
 def time_digits(case: Case) -> int:
@@ -56,8 +62,21 @@ def groups_of(case: Case) -> list[GroupOfCase]:
     blocks, connector = config["num_gpu_blocks"], config.get("connector", {})
     if connector.get("kind") != HANDOVER:
         return [GroupOfCase(_native.Role.BOTH, blocks)]
-    prefill = GroupOfCase(_native.Role.PREFILL, connector["prefill_blocks"])
-    return [prefill, GroupOfCase(_native.Role.DECODE, blocks)]
+    sides = (
+        (_native.Role.PREFILL, connector["prefill_blocks"]),
+        (_native.Role.DECODE, blocks),
+    )
+    return [
+        GroupOfCase(role, most, rank, ranks)
+        for (role, most), ranks in zip(sides, ranks_of(case), strict=True)
+        for rank in range(ranks)
+    ]
+
+
+def ranks_of(case: Case) -> tuple[int, int]:
+    """Ranks of the prefill and of the decode side of a case that hands KV over."""
+    prefill, decode = case["config"].get("connector", {}).get("ranks", (1, 1))
+    return prefill, decode
 
 
 def load_failures(case: Case) -> "_native.LoadFailuresConfig":
@@ -94,14 +113,30 @@ def _link(network: "_native.NetworkConfig", connector: Case) -> Callable[[], int
 def _handover(
     case: Case, network: "_native.NetworkConfig", place: Callable[[], int]
 ) -> dict[str, Any]:
-    transfer = _native.KvTransferConfig(
-        case["config"]["connector"].get("push", False), False, [[place()], [place()]]
-    )
+    prefills, decodes = ranks_of(case)
+    places = [[place()] for _ in range(prefills + decodes)]
+    push = case["config"]["connector"].get("push", False)
+    transfer = _native.KvTransferConfig(push, False, places)
     state = case["config"]["connector"].get("state_bytes", 0)
     parts = [([0], BYTES_PER_TOKEN, 0, 0), *([([1], 0, state, 0)] if state else [])]
     table = transfer.add_table([(0, 0, parts)], case["config"]["block_size"], state > 0)
-    transfer.add_route(0, 1, table)
-    return {"kv_transfer": transfer}
+    for prefill in range(prefills):
+        for decode in range(prefills, prefills + decodes):
+            transfer.add_route(prefill, decode, table)
+    sides = (range(prefills), range(prefills, prefills + decodes))
+    lockstep = [_lockstep(case, list(side)) for side in sides if len(side) > 1]
+    frontend = _native.Frontend(_in_turn(), _in_turn()) if lockstep else None
+    return {"kv_transfer": transfer, "lockstep": lockstep, "frontend": frontend}
+
+
+def _lockstep(case: Case, members: list[int]) -> "_native.LockstepSpec":
+    profile = load_profile(case["resolved"].get("engine_profile", NEWEST))
+    interval = case["config"]["connector"]["sync_interval"]
+    return _native.LockstepSpec(members, interval, syncs_first=profile.schedules_by("agrees_first"))
+
+
+def _in_turn() -> "_native.RouterMaker":
+    return _native.native_router("RR", 0, {}, np.empty(0, np.int32))
 
 
 def _pool(case: Case, network: "_native.NetworkConfig", place: Callable[[], int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.conformance.cases import Case
-from llmsim.scheduling.conformance.connectors import FAIL, OFFLOADING, RECOMPUTE
+from llmsim.scheduling.conformance.connectors import FAIL, HANDOVER, OFFLOADING, RECOMPUTE
 
 
 def random_case(seed: int, num_requests: int) -> Case:
@@ -55,6 +55,7 @@ def random_case(seed: int, num_requests: int) -> Case:
         config["connector"] = offloading(rng)
     _chunks(np.random.default_rng([seed, 39]), config)
     _runner(np.random.default_rng([seed, 40]), config)
+    _ranks(np.random.default_rng([seed, 41]), config)
     return case
 
 
@@ -182,6 +183,17 @@ def _load_failures(rng: np.random.Generator, connector: dict[str, Any]) -> None:
     chance = int(rng.choice([0.05, 0.3, 0.9]) * (1 << 53))
     policy = str(rng.choice([RECOMPUTE, RECOMPUTE, FAIL]))
     connector["load_failures"] = {"chance": chance, "policy": policy}
+
+
+def _ranks(rng: np.random.Generator, config: dict[str, Any]) -> None:
+    """Several data-parallel ranks on a side of a hand-over, or on both, in lock-step."""
+    connector = config.get("connector", {})
+    beside = {"pipeline_parallel_size", "speculative"} & set(config)
+    alone = connector.get("kind") != HANDOVER or connector["push"] or beside
+    if alone or rng.random() < 0.4:
+        return
+    connector["ranks"] = [int(rng.choice([1, 2, 2, 4])), int(rng.choice([1, 2, 2, 4]))]
+    connector["sync_interval"] = int(rng.choice([1, 4, 16]))
 
 
 def _later_options(rng: np.random.Generator, config: dict[str, Any], requests: list[Case]) -> None:

@@ -38,6 +38,9 @@ class _Request(msgspec.Struct):
     images: list[_Count] = []
 
 
+_Ranks = Annotated[int, Meta(ge=1, le=1 << 8)]
+
+
 class _LoadFailures(msgspec.Struct):
     chance: _Chance
     policy: Literal["recompute", "fail"]
@@ -50,6 +53,8 @@ class _Connector(msgspec.Struct):
     prefill_blocks: Annotated[int, Meta(ge=2, le=1 << 24)] = 2
     push: bool = False
     state_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    ranks: tuple[_Ranks, _Ranks] = (1, 1)
+    sync_interval: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     chunk_blocks: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     pool_chunks: _Count = 0
     parks: bool = False

@@ -172,7 +172,9 @@ void PythonScheduler::use_copies(GroupCopies& copies) {
 }
 
 void PythonScheduler::keep_turn() {
-  if (runs_loop_) turn_ = nb::cast<EngineTurn>(scheduler_.attr("turn"));
+  if (!runs_loop_) return;
+  turn_ = nb::cast<EngineTurn>(scheduler_.attr("turn"));
+  if (turn_ == EngineTurn::kTakes) taken_from_ = nb::cast<Ps>(scheduler_.attr("taken_from_ps"));
 }
 
 bool PythonScheduler::has_work() const {
@@ -296,6 +298,7 @@ void bind_engine_turns(nb::module_& m) {
   nb::enum_<EngineTurn>(m, "EngineTurn", "Where the loop of a rank's engine stands.")
       .value("LOOKS", EngineTurn::kLooks, "For what has arrived, in front of its next step.")
       .value("AWAITS", EngineTurn::kAwaits, "The output of its oldest batch.")
+      .value("TAKES", EngineTurn::kTakes, "That of its oldest call, which gave no batch.")
       .value("DUMMY", EngineTurn::kDummy, "Until its devices run a dummy batch.")
       .value("AGREES", EngineTurn::kAgrees,
              "With the other data-parallel ranks, whether any of them has work.");

@@ -115,6 +115,7 @@ class PythonScheduler final : public Scheduler,
   EngineLoop* engine_loop() override { return runs_loop_ ? this : nullptr; }
   EngineTurn turn() const override { return turn_; }
   bool has_work() const override;
+  Ps taken_from() const override { return taken_from_; }
   void go_on() override;
 
  private:
@@ -148,6 +149,7 @@ class PythonScheduler final : public Scheduler,
   bool connects_, keeps_finished_;  // attributes of these names
   bool runs_loop_;                  // it has a method `go_on`
   EngineTurn turn_ = EngineTurn::kLooks;
+  Ps taken_from_ = 0;
   std::vector<RequestId> verified_;  // by the batch that completes, sorted
   std::int32_t num_running_ = 0, num_waiting_ = 0, free_blocks_ = 0;
   // Requests whose blocks other groups fill or read, less those parked for pools that have gone on.

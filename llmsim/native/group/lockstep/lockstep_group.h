@@ -37,6 +37,8 @@ class LockstepGroup : private StepSink {
   virtual bool about_to_agree() const { return false; }
   // Whether the member's engine waits for messages, whatever its dummies in flight.
   virtual bool rests(const Group&) const { return false; }
+  // Whether members without work run dummies.
+  virtual bool runs_dummies() const { return true; }
   // Runs the rounds from now on; before the first one.
   void use_executor(std::unique_ptr<StepExecutor> executor) { executor_ = std::move(executor); }
   bool report_layers() { return executor_->report_layers(); }

@@ -19,6 +19,8 @@ class WaveLockstep final : public LockstepGroup {
                std::int32_t sync_interval, bool syncs_first);
   bool about_to_agree() const override { return !agreed_ && syncs(rounds_); }
   bool rests(const Group&) const override { return rounds_ == 0; }
+  // A request that a member has taken begins a wave.
+  bool runs_dummies() const override { return rounds_ > 0 || some_have_requests(); }
 
  private:
   bool try_round(Ps now) override;

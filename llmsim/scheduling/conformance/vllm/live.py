@@ -27,13 +27,14 @@ from llmsim.scheduling.conformance.connectors import (
     FAIL,
     HANDOVER,
     OFFLOADING,
+    GroupOfCase,
     groups_of,
     load_failures,
     offloading_extra,
 )
 from llmsim.scheduling.conformance.vllm.known_model import KnownModel
 from llmsim.scheduling.conformance.vllm.platform import prepare, prepare_runner, write_model
-from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank
+from llmsim.scheduling.conformance.vllm.ranks.exchange import Rank, RankGroup
 from llmsim.scheduling.conformance.vllm.ranks.loop import RankLoop
 from llmsim.scheduling.conformance.vllm.ranks.scheduler import VllmRank
 from llmsim.scheduling.conformance.vllm.request import LiveRequest, prompt_alone
@@ -394,6 +395,10 @@ def _with_all(case: Case, **fields: Any) -> Case:
     return {**case, "requests": [one | fields for one in case["requests"]]}
 
 
+_FIXED_SYNC_INTERVAL = 32
+"""Rounds from one agreement of the ranks to the next where no option says so (up to 0.29)."""
+
+
 def _connector_for(profile: EngineProfile, case: Case) -> dict[str, Any]:
     """The connector of a case as the release has it.
 
@@ -407,6 +412,8 @@ def _connector_for(profile: EngineProfile, case: Case) -> dict[str, Any]:
         size = case["config"]["block_size"]
         blocks = (-(-len(prompt_tokens(one)) // size) + 1 for one in case["requests"])
         connector["prefill_blocks"] += sum(blocks)
+    if "ranks" in connector and not profile.schedules_by("agrees_first"):
+        connector["sync_interval"] = _FIXED_SYNC_INTERVAL
     if "kv_offloading_sync_load_budget_bytes" not in profile.options:
         connector.pop("sync_load_tokens", None)
     if connector.get("state_bytes") and not profile.schedules_by("tells_failed_requests"):
@@ -419,18 +426,37 @@ def live_case(case: Case) -> tuple[Case, list[VllmScheduler]]:
     to run it.
     """
     case = _without_what_it_lacks(case)
-    schedulers = []
+    schedulers: list[VllmScheduler] = []
+    sides: dict[_native.Role, RankGroup] = {}
     for group in groups_of(case):
         blocks, role = group.num_blocks, group.role.name.lower()
-        config = case["config"] | {"num_gpu_blocks": blocks, "role": role}
+        config = (
+            case["config"] | {"num_gpu_blocks": blocks, "role": role} | _rank_options(group, case)
+        )
         core = resolve({"config": config})
         resolved = case | {"resolved": resolved_part(core.vllm_config, core.scheduler)}
         requests = [_live_request(resolved, i) for i in by_arrival(case)]
         if group.role == _native.Role.PREFILL:
             states = config["connector"].get("state_bytes", 0) > 0
             requests = [prompt_alone(one, all_but_last=states) for one in requests]
-        schedulers.append(scheduler_of(core, requests, speculation(resolved), load_failures(case)))
+        given = core, requests, speculation(resolved), load_failures(case)
+        if group.ranks == 1:
+            schedulers.append(scheduler_of(*given))
+        else:
+            side = sides.setdefault(group.role, RankGroup(group.ranks))
+            schedulers.append(rank_of(*given, side.rank(group.rank)))
     return resolved, schedulers
+
+
+def _rank_options(group: GroupOfCase, case: Case) -> dict[str, Any]:
+    """Options of a case for one of several ranks in lock-step; none for a group that is alone."""
+    if group.ranks == 1:
+        return {}
+    return {
+        "data_parallel_size": group.ranks,
+        "data_parallel_rank": group.rank,
+        "dp_sync_interval": case["config"]["connector"]["sync_interval"],
+    }
 
 
 def _live_request(case: Case, index: int) -> LiveRequest:

@@ -11,7 +11,9 @@ import contextlib
 import threading
 import time as real
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from vllm.config import ParallelConfig
@@ -51,10 +53,33 @@ ParallelConfig.sync_dp_state = (
 )
 
 
+class EmptyAnswer(Future):  # type: ignore[type-arg]
+    """What a call without a batch gives: a worker's answer, which says what had moved then."""
+
+    def __init__(self, value: Any, taken: Callable[[], None]) -> None:
+        """`taken` is called when the rank takes it."""
+        super().__init__()
+        self.set_result(value)
+        self._taken = taken
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The simulator tells the rank's scheduler first of what had moved."""
+        self._taken()
+        return super().result(timeout)
+
+
 class RankExecutor(SteppedExecutor):
     """Answers a rank, whose dummy batches run in rounds of the simulator."""
 
     rank: "SimulatedRank"
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """Launches a batch; with a KV connector, one without requests looks for what has moved."""
+        answer = super().execute_model(scheduler_output, non_block)
+        if self.rank.scheduler.connector is None or scheduler_output.num_scheduled_tokens:
+            return answer
+        loop = self.rank.dp_group
+        return EmptyAnswer(answer.result(), partial(loop.take, loop.now_ps))
 
     def execute_dummy_batch(self) -> None:
         """Waits until the devices are no further behind than they may be."""

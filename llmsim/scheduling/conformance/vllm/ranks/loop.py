@@ -21,6 +21,10 @@ class RankLoop(CoreLoop):
         self._group, self._rank = rank
         self.turn = EngineTurn.LOOKS
         """Where the loop stands."""
+        self.now_ps = 0
+        """Set before `next_call`."""
+        self.taken_from_ps = 0
+        """When it made the call whose output it takes."""
         self._batches.pause = self._await_output
         core.dp_group = self
         self._group.joins(self)
@@ -33,6 +37,11 @@ class RankLoop(CoreLoop):
         """Called by the core, which goes on when the simulator says so."""
         self.turn = turn
         self._turns.pause()
+
+    def take(self, made_ps: int) -> None:
+        """Called by the core when it takes the output of a call that gave no batch."""
+        self.taken_from_ps = made_ps
+        self.pause(EngineTurn.TAKES)
 
     def agree(self, *, has_unfinished: bool, pending_pause: bool) -> tuple[bool, bool]:
         """Called by the core in place of an all-reduce (`RankGroup.agreed`)."""
@@ -62,7 +71,9 @@ class RankLoop(CoreLoop):
         return self._take_outputs()
 
     def go_on(self) -> None:
-        """The dummy runs for which the loop waits, or all ranks have asked whether work is left."""
+        """The dummy runs for which the loop waits, it has been told of what has moved, or all ranks
+        have asked whether work is left.
+        """
         self._resume()
 
     def add(self, request: Any) -> None:

@@ -25,6 +25,7 @@ class VllmRank(VllmScheduler):
         self._rank = loop
 
     def build(self, now_ps: int) -> tuple[list[ScheduledItem], list[int]]:
+        self._rank.now_ps = now_ps
         call = self._rank.next_call()
         return ([], []) if call is None else (call.items, call.preempted)
 
@@ -33,10 +34,15 @@ class VllmRank(VllmScheduler):
         """Where the engine's loop stands."""
         return self._rank.turn
 
+    @property
+    def taken_from_ps(self) -> int:
+        """When the call was made whose output the engine takes."""
+        return self._rank.taken_from_ps
+
     def has_work(self) -> bool:
         """Whether a loop that looks runs a step."""
         return self._rank.has_work()
 
     def go_on(self) -> None:
-        """A dummy runs, or all ranks have asked whether work is left."""
+        """A dummy runs, the rank was told of what has moved, or all have asked for work left."""
         self._rank.go_on()
