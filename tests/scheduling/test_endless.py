@@ -313,3 +313,33 @@ def test_a_scheduler_in_python_that_never_schedules_stalls(members: int) -> None
     with pytest.raises(_native.Stalled, match="no event is left"):
         while not simulation.run(100_000):
             pass
+
+
+def test_prompts_whose_kv_nobody_reads_end_a_run_of_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The decode instance's requests take KV from each other for ever, while ranks of the prefill
+    side run dummies in lock-step: their requests wait for memory that is never read.
+    """
+    fields = json.loads(
+        (ROOT / "cluster_config" / "rtxpro6000_qwen3_30b_a3b_dp2_ep2.json").read_text()
+    )
+    node = fields["nodes"][0]
+    first = {**node["instances"][0], "pd_type": "prefill", "dp_group": "prompts"}
+    decode = {key: value for key, value in first.items() if key != "dp_group"}
+    node["instances"] = [first, first, {**decode, "pd_type": "decode", "ep_size": 1}]
+    node["num_instances"] = 3
+    cluster = tmp_path / "apart.json"
+    cluster.write_text(json.dumps(fields), encoding="utf-8")
+    given = ["--cluster-config", cluster, "--engine-profile", "vllm-0.28"]
+    given += [
+        "--dataset",
+        "synthetic:n=30,rate=12,input=uniform:500-3000,output=uniform:2-50,seed=3",
+    ]
+    given += ["--cost-source", "roofline", "--max-num-batched-tokens", "512"]
+    given += ["--num-gpu-blocks-override", "600", "--max-model-len", "3072"]
+    assert run_main([*map(str, given), "--json"]) == 3
+    captured = capsys.readouterr()
+    assert "of group 2 can never end" in captured.err and captured.err.count("\n") == 1
+    summary = json.loads(captured.out)
+    assert summary["unfinished"] == 25 and summary["circular_groups"] == [2]

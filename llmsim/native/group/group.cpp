@@ -782,7 +782,10 @@ void Group::join_idle(Ps now) {
 const Batch& Group::offered_or_dummy(Ps now) {
   Slot& slot = batches_.next();
   if (num_offers_ == 0 && !joins_idle_) join_idle(now);
-  if (num_offers_ == 0) slot.batch.make_dummy();
+  if (num_offers_ == 0) {
+    slot.batch.make_dummy();
+    if (scheduler_->has_requests()) circling_.waited(scheduler_->counters());
+  }
   if (slot.batch.empty()) slot.scheduled = slot.opened = now;
   return slot.batch;
 }

@@ -298,6 +298,7 @@ class Group final : public Entity, public StepSink {
   }
   // Whether its requests only take KV blocks from each other.
   bool circles() const { return circling_.found(); }
+  bool waits_for_others() const { return circling_.waits(); }
   // How often it was left idle although its scheduler held requests (invariant 7: never).
   std::int64_t idle_with_work() const { return idle_with_work_; }
   const std::vector<RequestId>& rejected() const { return rejected_; }

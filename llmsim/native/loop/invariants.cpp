@@ -33,6 +33,7 @@ void Simulation::check_circles() const {
   std::string circular;
   for (const auto& group : groups_) {
     if (!group->has_requests() || (group->idle() && !anything_lands)) continue;
+    if (group->waits_for_others()) continue;
     if (!group->circles()) return;
     circular += (circular.empty() ? "" : ", ") + std::to_string(group->config().index);
   }
