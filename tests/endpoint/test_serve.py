@@ -440,7 +440,7 @@ def test_adapters_wait_for_a_slot_as_in_the_run_of_their_trace(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--clock", "fast"], "--clock is 'fast'; it must be real or warp"),
+        (["--clock", "fast"], '--clock is "fast"; it must be real or warp'),
         (["--speed", "0"], "--speed is 0"),
         (["--clock", "warp", "--speed", "2"], "virtual time has no speed"),
         (["--output-tokens", "0"], "--output-tokens is 0"),
