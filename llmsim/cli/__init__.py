@@ -152,7 +152,8 @@ def _open_missing_streams() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+            # It stays open as long as the process.
+            nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, nowhere)
 
 

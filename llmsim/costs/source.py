@@ -238,6 +238,7 @@ class MixedGrid(Struct, frozen=True, eq=False):
 
 
 PPM = 1_000_000
+"""Parts of a whole in which `SplitGrid.shared_ppm` counts."""
 
 
 class SplitGrid(Struct, frozen=True, eq=False):

@@ -106,18 +106,27 @@ def _meets_others(
 ) -> bool:
     plan = lowered.offload
     assert plan is not None, "the caller looked"
-    halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
-    kinds_meet = plan.num_movers > 1 or halves
-    several = group.pp > 1 or members_of(group, lowered.model) > 1
-    uneven = fifo and group.tp > 1
-    copies_meet = bool(plan.memories) and (several or uneven)
+    links = set(deployment.host_links.links(group.index))
+    links_shared = any(use.stages_on_links[link] > 1 for link in links)
     memory_shared = any(
         use.users_of_memories[memory_key(group, place)] > 1 for place in plan.memories
     )
-    links = set(deployment.host_links.links(group.index))
-    links_shared = any(use.stages_on_links[link] > 1 for link in links)
     queued = fifo and len(links) < group.num_devices
-    return kinds_meet or copies_meet or memory_shared or links_shared or queued
+    meets_others = links_shared or memory_shared or queued
+    return meets_others or _kinds_meet(plan) or _copies_meet(plan, group, lowered, fifo=fifo)
+
+
+def _kinds_meet(plan: "OffloadPlan") -> bool:
+    """Whether transfers of several kinds, or both halves of a batch, run at the same time."""
+    halves = plan.host is not None and plan.native.interleaving != _native.Interleaving.NEVER
+    return plan.num_movers > 1 or halves
+
+
+def _copies_meet(plan: "OffloadPlan", group: Group, lowered: "LoweredGroup", *, fifo: bool) -> bool:
+    """Whether stages, replicas or ranks of the group copy from memories at different times."""
+    several = group.pp > 1 or members_of(group, lowered.model) > 1
+    uneven = fifo and group.tp > 1
+    return bool(plan.memories) and (several or uneven)
 
 
 def _users_of_memories(deployment: Deployment, groups: Sequence["LoweredGroup"]) -> Counter[Memory]:

@@ -37,16 +37,20 @@ class ModelNames:
         candidates = full or (tails if "/" not in name else [])
         if len(candidates) == 1:
             return candidates[0]
+        raise self._no_match(name, where, several=bool(candidates))
+
+    def _no_match(self, name: str, where: str, *, several: bool) -> InputError:
+        """What to say of a name that fits several models of the cluster, or none."""
         served = ", ".join(f'"{known}"' for known in self.names)
-        if candidates:
-            raise InputError(
+        if several:
+            return InputError(
                 f'{where}: model "{name}" could be any of {served}; give the full name',
                 field="model",
                 value=name,
             )
         suggestion = nearest(name, self.names) or _nearest_tail(name, self.names)
         remedy = "" if self.required else "; name it so, or leave the model out"
-        raise InputError(
+        return InputError(
             f'{where}: model "{name}" is not served by this cluster{suggestion}; it serves '
             f"{served}{remedy}",
             field="model",

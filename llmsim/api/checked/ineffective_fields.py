@@ -152,12 +152,18 @@ def _of_instance(instance: "Instance", group: "Group", lowered: "LoweredGroup") 
         yield "sub_batch_rule changes nothing: enable_sub_batch_interleaving is off"
     if instance.weight_buffers is not None and (plan is None or not plan.copies.places):
         yield "weight_buffers changes nothing: no weights are copied"
+    yield from _of_experts(instance, group, lowered)
+
+
+def _of_experts(instance: "Instance", group: "Group", lowered: "LoweredGroup") -> Iterator[str]:
+    how = group.offloading
     placed = how.placement is not None and lowered.model.num_moe_layers
     all_cached = placed and how.expert_cache == 1.0
-    if not all_cached and not _experts_elsewhere(lowered):
-        for name in ("expert_prefetch", "expert_cache"):
-            if getattr(instance, name) is not None:
-                yield f"{name} changes nothing: no experts are in another memory (placement)"
+    if all_cached or _experts_elsewhere(lowered):
+        return
+    for name in ("expert_prefetch", "expert_cache"):
+        if getattr(instance, name) is not None:
+            yield f"{name} changes nothing: no experts are in another memory (placement)"
 
 
 def _takes_measured_collectives(lowered: "LoweredGroup") -> bool:

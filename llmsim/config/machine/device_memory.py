@@ -5,6 +5,7 @@ it leaves out.
 from collections.abc import Callable
 
 from llmsim.config.cluster_file.cluster import Cluster
+from llmsim.config.cluster_file.devices import NpuMemory
 from llmsim.config.cluster_file.instance import Instance
 from llmsim.config.cluster_file.json_positions import Location
 from llmsim.config.deployment import MemorySpec
@@ -28,12 +29,7 @@ def device_memory(
     """
     given = instance.npu_mem
     latency_ps = 0 if given is None else ns_to_ps(given.latency_ns)
-    size = None if given is None or given.size_gib is None else gib_to_bytes(given.size_gib)
-    rate = (
-        None
-        if given is None or given.bandwidth_gb_per_s is None
-        else gb_per_s_to_bytes_per_s(given.bandwidth_gb_per_s)
-    )
+    size, rate = _stated(given)
     missing = tuple(key for key, value in (("mem_size", size), ("mem_bw", rate)) if value is None)
     if not missing:
         assert size is not None and rate is not None
@@ -50,6 +46,15 @@ def device_memory(
         latency_ps,
     )
     return memory, missing
+
+
+def _stated(given: NpuMemory | None) -> tuple[int | None, int | None]:
+    """Bytes and bytes per second of `npu_mem`; None for what it does not state."""
+    if given is None:
+        return None, None
+    size = None if given.size_gib is None else gib_to_bytes(given.size_gib)
+    gb_per_s = given.bandwidth_gb_per_s
+    return size, None if gb_per_s is None else gb_per_s_to_bytes_per_s(gb_per_s)
 
 
 def _from_sheet(

@@ -92,16 +92,7 @@ def power(runs: Runs) -> str:
     if not known:
         return "<p>No node says what it draws (<code>power</code> of the cluster file).</p>"
     lines = [_power_line(run) for run in known]
-    names = list(known[0].summary["energy"]["components_j"])
-    bars = [
-        (run.name, [float(run.summary["energy"]["components_j"].get(name, 0)) for name in names])
-        for run in known
-    ]
-    parts = [(name, number) for number, name in enumerate(names)]
-    charts = [
-        line_chart("Power", lines, Axis("s"), Axis("W", low=0)),
-        stacked_bars("Energy by component", bars, parts),
-    ]
+    charts = [line_chart("Power", lines, Axis("s"), Axis("W", low=0)), _energy_bars(known)]
     figures = (
         ("Energy (J)", "total_j"),
         ("J per output token", "j_per_output_token"),
@@ -113,6 +104,16 @@ def power(runs: Runs) -> str:
         for label, name in figures
     ]
     return _grid(charts) + table(["", *(run.name for run in known)], rows, "numbers")
+
+
+def _energy_bars(known: list[Run]) -> str:
+    names = list(known[0].summary["energy"]["components_j"])
+    bars = [
+        (run.name, [float(run.summary["energy"]["components_j"].get(name, 0)) for name in names])
+        for run in known
+    ]
+    parts = [(name, number) for number, name in enumerate(names)]
+    return stacked_bars("Energy by component", bars, parts)
 
 
 def _power_line(run: Run) -> Line:

@@ -180,12 +180,7 @@ def source(case: Case, models: int = 1) -> "_native.Source":
     """The requests of a case, in order of arrival, which ask for so many models in turn."""
     order = by_arrival(case)
     requests, n = [case["requests"][i] for i in order], len(order)
-    hasher = _native.ContentHasher(1)
-    for i, request in zip(order, requests, strict=True):
-        # What an adapter computes is of no use to another one.
-        own = request.get("lora", 0) * _PER_ADAPTER
-        answer = [output_token(i, k) - own for k in range(request["output_len"])]
-        hasher.add([token + own for token in prompt_tokens(request)], answer)
+    hasher = _hashed(order, requests)
     lengths = [sum(length for _, length in request["segments"]) for request in requests]
     return _native.Source(
         arrival_ps=np.array([_ps_of(request["arrival"]) for request in requests], np.int64),
@@ -201,6 +196,16 @@ def source(case: Case, models: int = 1) -> "_native.Source":
         clients=_clients(requests),
         adapter=np.array([request.get("lora", 0) for request in requests], np.int32),
     )
+
+
+def _hashed(order: list[int], requests: list[Case]) -> "_native.ContentHasher":
+    """Contents of prompts and answers; what an adapter computes is of no use to another one."""
+    hasher = _native.ContentHasher(1)
+    for i, request in zip(order, requests, strict=True):
+        own = request.get("lora", 0) * _PER_ADAPTER
+        answer = [output_token(i, k) - own for k in range(request["output_len"])]
+        hasher.add([token + own for token in prompt_tokens(request)], answer)
+    return hasher
 
 
 def _clients(requests: list[Case]) -> "_native.ClientsConfig":

@@ -92,15 +92,19 @@ class ExternalSource(CostSource):
     def operator(self, op: Operator, last: int) -> Curve | None:
         """Rows of its name, else of matrices of any shape; None when there are neither."""
         feature = feature_of(op)
-        of_name = [p for p in self._points if p.operator == op.name]
-        named = [p for p in of_name if feature in p.shape and same_matrix(p, op)]
+        named = self._rows_of(op, feature)
         counts = np.arange(last + 1, dtype=np.float64)
         if named:
-            return self._curve(
-                op, named, counts, [[p.get(feature)] for p in named], counts[:, None]
-            )
+            at = [[p.get(feature)] for p in named]
+            return self._curve(op, named, counts, at, counts[:, None])
+        if not isinstance(op, Gemm):
+            return None
         gemms = [p for p in self._points if p.operator == "gemm"]
-        return self._of_matrices(op, gemms, counts) if gemms and isinstance(op, Gemm) else None
+        return self._of_matrices(op, gemms, counts) if gemms else None
+
+    def _rows_of(self, op: Operator, feature: str) -> list[Point]:
+        of_name = [p for p in self._points if p.operator == op.name]
+        return [p for p in of_name if feature in p.shape and same_matrix(p, op)]
 
     def _of_matrices(self, op: Gemm, gemms: list[Point], counts: Floats) -> Curve:
         """Rows of the operator's own shape, else all, of which it is a point between."""

@@ -271,12 +271,10 @@ class SiliconSource(CostSource):
 
     def _context_kernel(self, op: Operator, last: int) -> Curve:
         """Times of a kernel over cached tokens; from the data sheet where the database has none."""
-        measured = self._gemm(op, last) if isinstance(op, Gemm) else None
-        if measured is not None:
-            return measured
-        if isinstance(op, Gemm):
-            return RooflineSource(self._request).operator(op, last)
-        return self._lit(op, self._elementwise(op, last))
+        if not isinstance(op, Gemm):
+            return self._lit(op, self._elementwise(op, last))
+        measured = self._gemm(op, last)
+        return RooflineSource(self._request).operator(op, last) if measured is None else measured
 
     def extra_ops(self) -> list[OpCost]:
         """Kernels without a table of their own, and the gap between kernels while it is not 0."""
