@@ -205,10 +205,35 @@ class GraphRules:
     @posts_reads.setter
     def posts_reads(self, arg: bool, /) -> None: ...
 
+class PowerTables:
+    """
+    What a step's operators do on a device whose power is limited: mW, pJ and ps; a window of 0 is no limit.
+    """
+
+    def __init__(self, limit_mw: int, idle_mw: int, window_ps: int, stages: int) -> None: ...
+
+    def add_operator(self, feature: Feature, switching_pj: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], traffic_pj: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], clocked_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Of all its executions in a step, by the rows of its feature."""
+
+    def add_attention(self, switching_pj_per_pair: int, traffic_pj_per_token: int, layers: int) -> None:
+        """
+        Of the next kind, by pair of a prompt's token and one that it sees, and by token of KV that is read.
+        """
+
 class Program:
     def __init__(self, operators: Sequence[Operator], attention: Attention, padded_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], floor: LowerBound, host_gap_ps: int, largest_graph: int = 0, other_attentions: Sequence[Attention] = [], context_ranks: int = 1) -> None: ...
 
     def set_graphs(self, rules: GraphRules) -> None: ...
+
+    @property
+    def num_stages(self) -> int: ...
+
+    @overload
+    def set_power(self, tables: PowerTables) -> None: ...
+
+    @overload
+    def set_power(self, tables: PowerTables) -> None:
+        """Devices lower their clock where their mean power reaches the limit."""
 
     def set_host_sequence(self, each_ps: int) -> None: ...
 
@@ -226,6 +251,11 @@ class Program:
     def attention_ps(self, items: Sequence[Sequence[int]]) -> list[int]:
         """
         One layer of each kind of attention, ps; 0 for kinds that the program does not have.
+        """
+
+    def device_work(self, items: Sequence[Sequence[int]]) -> tuple[int, int, int]:
+        """
+        Of a step on one device: pJ that its operations switch and that its bytes take, and ps that the clock limits; zeros without tables of power.
         """
 
     def rank_graph(self, items: Sequence[Sequence[int]]) -> tuple[GraphMode, int, int]:
@@ -1840,6 +1870,8 @@ class NodeRole(enum.Enum):
 
     PREPARE = 19
 
+    SLOWED = 20
+
     DRAFTS = 4
 
     END = 5
@@ -1868,9 +1900,9 @@ class NodeRole(enum.Enum):
 
     M2N_LATENCY = 17
 
-def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0, adapters: Sequence[Sequence[int]] = []) -> tuple:
+def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0, adapters: Sequence[Sequence[int]] = [], slowed_ps: Sequence[int] = []) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`, and `slowed_ps` what the power limit added to each of its stages (none: nothing).
     """
 
 def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0) -> tuple:

@@ -455,6 +455,7 @@ class GroupCounters(Table):
     steps_piecewise_graph: Int64 = column("", "Batches with CUDA graphs around attention.")
     steps_without_graph: Int64 = column("", "Batches launched operator by operator.")
     launching_ps: Int64 = column("ps", "Time that steps lost to a host that launched no faster.")
+    slowed_ps: Int64 = column("ps", "Time that steps lost to the clock of the card's power limit.")
     scheduled_sequences: Int64 = column("sequences", "Scheduled sequences, summed over batches.")
     attended_tokens: Int64 = column(
         "", "Pairs of a scheduled token and a token that it attends to, itself included."

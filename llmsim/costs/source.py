@@ -212,6 +212,8 @@ class OpCost(Struct, frozen=True, eq=False):
     """What one device draws while it runs, by the same index; None: nobody says, as its power in
     the cluster file.
     """
+    in_bursts: bool = False
+    """Times of bursts, at the full clock, which a power limit lowers in longer runs."""
     collective: bool = False
     """Ranks exchange a tensor; what a pipeline stage sends does not count."""
     sampled: SampledTable | None = None
@@ -453,6 +455,8 @@ class CostSource(ABC):
     """Whether a step faster than the data sheet allows is a defect of ours."""
     prices_collectives: bool = False
     """Whether the source's answers for collectives come before measured tables and links."""
+    in_bursts: bool = False
+    """Whether its times are of bursts, at the full clock."""
     measured_routing: str = ""
     """Expert routing whose uneven loads are part of the times of whole experts; "": none."""
 

@@ -42,6 +42,7 @@ from llmsim.lowering.adjust.ablation_terms import (
 )
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
+from llmsim.lowering.adjust.sustained_clock import limit_power
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
@@ -168,6 +169,9 @@ def lower_group(
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
+    if offload is None and group.afd is None and SUSTAINED_CLOCK not in options.disabled_terms:
+        clock = clock_ppm(deployment.accelerator_power(group))
+        limit_power(program, placed, costs, request, clock)
     exact = options.exact or not links.exact()
     if offload is not None:
         _complete(offload, deployment, group, request, program_costs, exact=options.exact)
@@ -182,7 +186,7 @@ def lower_group(
         costs=costs,
         program=program,
         placed=placed,
-        busy_names=busy_names(program_costs, engine, draft),
+        busy_names=busy_names(program_costs, engine, draft, request.hardware),
         links=links,
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=None

@@ -27,6 +27,8 @@ FEATURES = {
     "encoder_tokens": _native.Feature.ENCODER_TOKENS,
     "encoder_pairs": _native.Feature.ENCODER_PAIRS,
 }
+TIMES_BESIDE = 2
+"""Busy times behind those of a program's operators: launches and the power limit (kTimesBeside)."""
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
 TILE_ROWS = 64
 """Queries that read a cached row together (native/program/attention_cost.cpp)."""

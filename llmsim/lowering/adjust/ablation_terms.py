@@ -135,9 +135,9 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
         ),
         "sustained_clock": Term(
-            "matrices run at the clock of the power limit, where a cost source timed bursts",
+            "steps run at the clock of the power limit, where a cost source timed bursts",
             "matrices run for any time as fast as the database's short calls did",
-            "the card's idle_w, tdp_w and switching_fj_per_flop (data sheet)",
+            "the card's tdp_w, idle_w, energies and power_window_ms (data sheet)",
         ),
         "card_streaming": Term(
             "streaming kernels of every engine take what vLLM's take on the card at equal bytes",

@@ -49,7 +49,7 @@ Features Sight::features(const Batch& batch) const {
 // beyond.
 AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
   constexpr std::int64_t kTile = 64;
-  Features seen = sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
+  Features seen = this->seen(batch);
   const std::int64_t alone = ceil_div(queries_per_kv_head_, kTile);
   for (const Item& item : batch.items) {
     if (item.drafts == 0) continue;
@@ -150,6 +150,7 @@ void SplitGridAttention::add_prefills(AttentionPrice& price, const Batch& batch)
 AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) const {
   AttentionPrice price;
   if (f.prefill_sequences > 0) add_prefills(price, batch);
+  price.prompts_ps = price.ps;
   if (f.decode_sequences > 0) {
     Cell cell = decode_.cell({decode_.axis(0).locate(f.decode_sequences),
                               decode_.axis(1).locate(f.decode_context, f.decode_sequences)});

@@ -17,6 +17,7 @@ inline constexpr int kSkewBits = 20;
 // Time of one layer's attention, and of which provenance its parts are; the parts add up to it.
 struct AttentionPrice {
   Ps ps = 0;
+  Ps prompts_ps = 0;  // of it, where prompts and decodes were measured apart
   std::array<Ps, kNumProvenances> parts{};
   std::int64_t beyond_permille =
       1000;  // the farthest that a table was continued, of its last point
@@ -58,6 +59,10 @@ class AttentionCost {
     if (batch.features.drafts > 0) return price_verified(batch);
     return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features)
                                             : price(batch, sight_.features(batch));
+  }
+  // The batch as these layers see it.
+  Features seen(const Batch& batch) const {
+    return sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
   }
   // Query heads that share a KV head: rows of one tile, which the queries of a verified sequence
   // fill up together.

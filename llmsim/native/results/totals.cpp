@@ -80,6 +80,7 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"steps_without_graph",
      [](const Totals& t) -> std::int64_t { return t.steps(GraphMode::kNone); }},
     {"launching_ps", [](const Totals& t) -> std::int64_t { return t.usage.launching; }},
+    {"slowed_ps", [](const Totals& t) -> std::int64_t { return t.usage.slowed; }},
     {"scheduled_sequences", [](const Totals& t) -> std::int64_t { return t.usage.sequences; }},
     {"attended_tokens",
      [](const Totals& t) -> std::int64_t { return t.usage.attended_tokens_x2 / 2; }},

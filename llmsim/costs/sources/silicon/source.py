@@ -113,6 +113,7 @@ class SiliconSource(CostSource):
     name = "silicon"
     kind = "silicon"
     measured_routing = "POWER_LAW"
+    in_bursts = True
     enforce_floor = True
 
     def __init__(self, request: CostRequest, database: Database) -> None:

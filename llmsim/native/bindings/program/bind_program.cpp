@@ -209,6 +209,46 @@ void bind_rules(nb::module_& m) {
       .def_rw("posts_reads", &GraphRules::posts_reads);
 }
 
+void bind_power(nb::module_& m) {
+  nb::class_<PowerTables>(m, "PowerTables",
+                          "What a step's operators do on a device whose power is limited: mW, pJ "
+                          "and ps; a window of 0 is no limit.")
+      .def(
+          "__init__",
+          [](PowerTables* power, std::int64_t limit_mw, std::int64_t idle_mw, Ps window_ps,
+             std::int64_t stages) {
+            new (power) PowerTables{.limit = {limit_mw, idle_mw, window_ps},
+                                    .rows = std::vector<std::vector<DeviceWork>>(kNumFeatures),
+                                    .attentions = {},
+                                    .stages = stages};
+          },
+          "limit_mw"_a, "idle_mw"_a, "window_ps"_a, "stages"_a)
+      .def(
+          "add_operator",
+          [](PowerTables& power, Feature feature, const In<std::int64_t>& switching_pj,
+             const In<std::int64_t>& traffic_pj, const In<std::int64_t>& clocked_ps) {
+            auto& rows = power.rows[static_cast<std::size_t>(feature)];
+            const std::size_t size = switching_pj.shape(0);
+            if (traffic_pj.shape(0) != size || clocked_ps.shape(0) != size ||
+                (!rows.empty() && rows.size() != size))
+              throw std::invalid_argument("tables of power of one feature are of one length");
+            rows.resize(size);
+            for (std::size_t i = 0; i < size; ++i)
+              rows[i] += {switching_pj(i), traffic_pj(i), clocked_ps(i)};
+          },
+          "feature"_a, "switching_pj"_a, "traffic_pj"_a, "clocked_ps"_a,
+          "Of all its executions in a step, by the rows of its feature.")
+      .def(
+          "add_attention",
+          [](PowerTables& power, std::int64_t switching_pj_per_pair,
+             std::int64_t traffic_pj_per_token, std::int64_t layers) {
+            power.attentions.push_back({switching_pj_per_pair, traffic_pj_per_token, layers});
+          },
+          "switching_pj_per_pair"_a, "traffic_pj_per_token"_a, "layers"_a,
+          "Of the next kind, by pair of a prompt's token and one that it sees, and by token of KV "
+          "that is read.");
+}
+
 // The batch, if the program's tables reach as far.
 Batch batch_for(const Program& program, const Items& items) {
   Batch batch = batch_of(items);
@@ -246,6 +286,19 @@ void bind_questions(nb::class_<Program>& program) {
           "items"_a,
           "One layer of each kind of attention, ps; 0 for kinds that the program does not have.")
       .def(
+          "device_work",
+          [](const Program& p, const Items& items) {
+            const Batch batch = batch_for(p, items);
+            const auto place = p.place(batch, p.padded(p.rank_features(batch)), 0);
+            const DeviceWork work = p.limits_power()
+                                        ? p.device_work(batch, place, p.attention_layer(batch))
+                                        : DeviceWork{};
+            return std::tuple(work.switching_pj, work.traffic_pj, work.clocked);
+          },
+          "items"_a,
+          "Of a step on one device: pJ that its operations switch and that its bytes take, and ps "
+          "that the clock limits; zeros without tables of power.")
+      .def(
           "rank_graph",
           [](const Program& p, const Items& items) {
             const Features mine = p.rank_features(batch_for(p, items));
@@ -277,6 +330,7 @@ void bind_program(nb::module_& m) {
   bind_attention(m);
   bind_operators(m);
   bind_rules(m);
+  bind_power(m);
   nb::class_<Program> program(m, "Program");
   program
       .def(
@@ -300,6 +354,7 @@ void bind_program(nb::module_& m) {
           "largest_graph"_a = 0, "other_attentions"_a = std::vector<AttentionHandle*>{},
           "context_ranks"_a = 1)
       .def("set_graphs", &Program::set_graphs, "rules"_a)
+      .def_prop_ro("num_stages", &Program::num_stages)
       .def("set_host_sequence", &Program::set_host_sequence, "each_ps"_a)
       .def(
           "graph",
@@ -310,6 +365,9 @@ void bind_program(nb::module_& m) {
           },
           "tokens"_a,
           "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
+      .def_prop_ro("num_stages", &Program::num_stages)
+      .def("set_power", &Program::set_power, "tables"_a,
+           "Devices lower their clock where their mean power reaches the limit.")
       .def("give_drafts_rows", &Program::give_drafts_rows,
            "Verified drafts count as sequences in the tables.");
   bind_questions(program);
