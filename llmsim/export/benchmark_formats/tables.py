@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.columns import FILES, KvTransferColumns, LatencyCauses, RequestEnergy
+from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError
 from llmsim.config.files import input_files
 from llmsim.core import PS_PER_S, Int64
+from llmsim.results.summary_shape import misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +72,7 @@ class RunTables:
             str(folder),
             _parquet(path / "requests.parquet"),
             {name: series.column(name).to_numpy() for name in series.column_names},
-            read_object(path / "summary.json"),
+            read_summary(path),
             manifest,
         )
 
@@ -251,6 +253,22 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no JSON object; write the run folder again", file=str(path))
     return found
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run folder; raises InputError, also for a value that no run writes."""
+    path = folder / "summary.json"
+    summary = read_object(path)
+    wrong = misfit(summary)
+    if wrong is not None:
+        raise InputError(
+            f"{path}: {wrong.field} is {shown(wrong.value)}; expected {wrong.words}, as "
+            "`llmsim run --run-dir` writes it",
+            file=str(path),
+            field=wrong.field,
+            value=wrong.value,
+        )
+    return summary
 
 
 def read_columns(path: Path, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
