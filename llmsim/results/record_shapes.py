@@ -1,4 +1,5 @@
-"""Which kinds of values `summary.json` holds, for those who read what others may have edited.
+"""Which kinds of values the JSON files of a run folder hold, for those who read what others may
+have edited.
 
 Keys that are missing are left to the reader who needs them: earlier versions wrote fewer.
 """
@@ -14,6 +15,8 @@ class Leaf(NamedTuple):
 
     words: str
     kinds: tuple[type, ...]
+    largest: float | None = None
+    """Of a number, either side of 0."""
 
 
 class ListOf(NamedTuple):
@@ -37,8 +40,11 @@ class Maybe(NamedTuple):
 Shape = Leaf | ListOf | MapOf | Maybe | Mapping[str, Any]
 """A mapping stands for an object with those keys, and perhaps others."""
 
-NUMBER, COUNT = Leaf("a number", (int, float)), Leaf("a whole number", (int,))
+NUMBER = Leaf("a number", (int, float), 1e100)
+"""No figure of a run is larger, and sums and percentages of such figures are finite."""
+COUNT = Leaf("a whole number", (int,), (1 << 63) - 1)
 TEXT, FLAG = Leaf("a text", (str,)), Leaf("true or false", (bool,))
+ANYTHING = Leaf("a value", (object,))
 FIGURE = Maybe(NUMBER)
 
 
@@ -67,7 +73,8 @@ _KV_CACHE = {
     **dict.fromkeys(("group", "devices", "tensor_parallel", "num_blocks"), COUNT),
     **dict.fromkeys(("block_size_tokens", "capacity_tokens", "peak_blocks_used"), COUNT),
     **dict.fromkeys(("model", "hardware"), TEXT),
-    **dict.fromkeys(("block_bytes", "longest_requests", "peak_usage"), FIGURE),
+    **dict.fromkeys(("block_bytes", "peak_usage"), FIGURE),
+    "longest_requests": Maybe(MapOf(NUMBER)),
     "ledger": ListOf({"label": TEXT, "bytes": COUNT}),
 }
 _UTILISATION = {
@@ -79,7 +86,7 @@ _ENERGY = {
     **dict.fromkeys(("mean_power_w", "peak_power_w", "mean_request_j", "p99_request_j"), FIGURE),
     **dict.fromkeys(("j_per_output_token", "j_per_token"), FIGURE),
     "components_j": MapOf(NUMBER),
-    "nodes": ListOf(Maybe(MapOf(Maybe(NUMBER)))),
+    "nodes": ListOf(Maybe({"components_j": MapOf(NUMBER)})),
     "power_series": {"time_s": ListOf(NUMBER), "power_w": ListOf(NUMBER)},
 }
 _COST = {
@@ -140,7 +147,10 @@ SUMMARY: Mapping[str, Shape] = {
     "classes": MapOf(_CLASS),
     "kv_cache": ListOf(_KV_CACHE),
     "prefix_cache": {"queried_tokens": COUNT, "hit_tokens": COUNT, "hit_rate": FIGURE},
-    "graphs": MapOf(FIGURE),
+    "graphs": {
+        **dict.fromkeys(("full_graph", "piecewise_graph", "without_graph"), COUNT),
+        "launching_s": FIGURE,
+    },
     "utilisation": ListOf(_UTILISATION),
     "blame": MapOf({"mean_ms": FIGURE, "share": FIGURE}),
     "communication": MapOf(NUMBER),
@@ -163,7 +173,25 @@ SUMMARY: Mapping[str, Shape] = {
     "interrupted": FLAG,
     "horizon_s": FIGURE,
 }
-"""The parts that reports and exports read."""
+"""The parts of `summary.json` that reports and exports read."""
+
+_FILE = {"path": TEXT, "sha256": Maybe(TEXT), "bytes": Maybe(COUNT)}
+_GROUP = {
+    **dict.fromkeys(("index", "num_devices", "tp", "pp"), COUNT),
+    **dict.fromkeys(("model_name", "hardware"), TEXT),
+    "pd_type": Maybe(TEXT),
+    "engine": MapOf(ANYTHING),
+}
+MANIFEST: Mapping[str, Shape] = {
+    "llmsim_version": TEXT,
+    "seed": COUNT,
+    "run": Maybe({"cluster": Maybe({"text": TEXT, "name": TEXT}), "options": MapOf(ANYTHING)}),
+    "config": {"groups": ListOf(_GROUP)},
+    "inputs": ListOf(_FILE),
+    "files": ListOf(_FILE),
+    "host": {"directory": TEXT},
+}
+"""The same of `manifest.json`."""
 
 
 class Misfit(NamedTuple):
@@ -174,14 +202,13 @@ class Misfit(NamedTuple):
     words: str
 
 
-def misfit(value: Any, shape: Shape = SUMMARY, field: str = "") -> Misfit | None:
+def misfit(value: Any, shape: Shape, field: str = "") -> Misfit | None:
     """The first value that is not of its kind, or None."""
     match shape:
         case Maybe(inside):
             return None if value is None else misfit(value, inside, field)
-        case Leaf(words, kinds):
-            fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-            return None if fits else Misfit(field, value, words)
+        case Leaf():
+            return _misfit_of_leaf(value, shape, field)
         case ListOf(entry) if isinstance(value, list):
             found = (misfit(one, entry, f"{field}[{i}]") for i, one in enumerate(value))
         case MapOf(one_shape) if isinstance(value, dict):
@@ -192,6 +219,28 @@ def misfit(value: Any, shape: Shape = SUMMARY, field: str = "") -> Misfit | None
         case _:
             return Misfit(field, value, "a list" if isinstance(shape, ListOf) else "an object")
     return next((one for one in found if one is not None), None)
+
+
+def _misfit_of_leaf(value: Any, leaf: Leaf, field: str) -> Misfit | None:
+    is_number = leaf.largest is not None
+    fits = isinstance(value, leaf.kinds) and not (is_number and isinstance(value, bool))
+    if not fits:
+        return Misfit(field, value, leaf.words)
+    if leaf.largest is not None and not abs(value) <= leaf.largest:
+        return Misfit(field, value, f"{leaf.words} of at most {leaf.largest:g} either side of 0")
+    return None
+
+
+def stray_group(summary: Mapping[str, Any]) -> Misfit | None:
+    """The first group of a summary of that shape that is not numbered as groups are, or None."""
+    groups = [one.get("group", i) for i, one in enumerate(summary.get("kv_cache", ()))]
+    for i, group in enumerate(groups):
+        if group != i:
+            return Misfit(f"kv_cache[{i}].group", group, str(i))
+    for i, one in enumerate(summary.get("utilisation", ())):
+        if one.get("group", 0) not in groups:
+            return Misfit(f"utilisation[{i}].group", one["group"], "a group of kv_cache")
+    return None
 
 
 def _inside(field: str, key: str) -> str:
