@@ -144,8 +144,7 @@ def _load(
     if len(given) != 1:
         by = f"is given by {' and '.join(given)}" if given else "is not given"
         raise InputError(
-            f"the load {by}; give exactly one of rate (requests/s), concurrency (clients) and "
-            "dataset (a trace)",
+            f"the load {by}; give exactly one of rate, concurrency and dataset",
             field=given[0] if given else "rate",
         )
     if dataset is not None:
