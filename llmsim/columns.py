@@ -476,11 +476,13 @@ class GroupCounters(Table):
     prefix_queried_tokens: Int64 = column("tokens", "Tokens looked up in the prefix cache.")
     prefix_hit_tokens: Int64 = column("tokens", "Tokens found in the prefix cache.")
     busy_ps: Int64 = column("ps", "Time with a batch on the device.")
+    dummy_ps: Int64 = column("ps", "Part of busy_ps in steps of ranks without requests.")
     communication_ps: Int64 = column("ps", "Time of collectives and hand-overs between stages.")
     m2n_ps: Int64 = column("ps", "Time that steps waited for rows between attention and FFN.")
     m2n_bytes: Int64 = column("bytes", "Such rows that one device of each stage sent.")
     afd_ps: Int64 = column("ps", "Time of the steps of both sides, with an afd_group.")
     afd_computing_ps: Int64 = column("ps", "Time of the group's operators in these steps.")
+    afd_dummy_ps: Int64 = column("ps", "Part of afd_computing_ps in steps without requests.")
     communication_slowed_ps: Int64 = column(
         "ps", "Time of those collectives that other traffic on their links made longer."
     )

@@ -351,7 +351,7 @@ void Group::cut_steps(Ps now) {
     const Slot& slot = batches_.oldest();
     if (batches_.num_timed() > 0) {
       const Ps from = std::max({slot.times.start, free, now});
-      busy_ -= std::max<Ps>(0, slot.times.end - from);
+      add_busy(slot.batch, -std::max<Ps>(0, slot.times.end - from));
       free = slot.times.end;
     }
     batches_.see_oldest();
@@ -632,9 +632,14 @@ bool Group::report_layers() {
   return reports_layers_;
 }
 
+void Group::add_busy(const Batch& batch, Ps time) {
+  busy_ += time;
+  if (batch.empty()) dummies_busy_ += time;
+}
+
 void Group::note_times(const StepTimes& times, Ps now) {
   const Slot& slot = batches_.set_times(times);
-  busy_ += times.end - std::max(times.start, last_end_);
+  add_busy(slot.batch, times.end - std::max(times.start, last_end_));
   last_end_ = times.end;
   if (copies_ != nullptr) copies_->device_runs_until(times.end);
   if (observer_ != nullptr) observer_->launched(*this, slot.batch, times, now);

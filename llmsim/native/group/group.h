@@ -287,6 +287,8 @@ class Group final : public Entity, public StepSink {
     return api_servers_.work() ? api_servers_.times_of(request) : completed_.ends();
   }
   Ps busy() const { return busy_; }
+  // What of it was steps without requests.
+  Ps busy_with_dummies() const { return dummies_busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
   std::int64_t unlaunched_tokens() const {
@@ -348,6 +350,8 @@ class Group final : public Entity, public StepSink {
   Iteration iteration() const;
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
+  // The device runs the batch for so long, or (negative) does not after all.
+  void add_busy(const Batch& batch, Ps time);
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
   std::int32_t tokens_from() const;
   StepStart start_of(Ps now) const;
@@ -475,7 +479,7 @@ class Group final : public Entity, public StepSink {
   // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
   bool engine_waits_ = false;
   bool hears_posted_ = false;  // that it learns of the oldest batch that has ended meanwhile
-  Ps last_end_ = 0, busy_ = 0;
+  Ps last_end_ = 0, busy_ = 0, dummies_busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
   Circling circling_;

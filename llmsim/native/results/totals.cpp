@@ -111,6 +111,7 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"prefix_hit_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.prefix_hit_tokens; }},
     {"busy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy(); }},
+    {"dummy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy_with_dummies(); }},
     {"communication_ps",
      [](const Totals& t) -> std::int64_t {
        const std::vector<Ps>& steps = t.group.completed().communication();
@@ -125,6 +126,8 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"afd_ps", [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.span; }},
     {"afd_computing_ps",
      [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.computing; }},
+    {"afd_dummy_ps",
+     [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.computing_dummies; }},
     {"communication_slowed_ps",
      [](const Totals& t) -> std::int64_t { return t.group.costs().contention.slowed; }},
     {"communication_lost_ps",

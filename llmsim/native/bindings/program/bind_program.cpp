@@ -62,6 +62,14 @@ Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64
   }(std::make_index_sequence<N>());
 }
 
+PromptGrid prompt_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps,
+                       const std::optional<In<std::uint8_t>>& provenance,
+                       const std::optional<In<std::int64_t>>& shared_ps) {
+  std::optional<Grid<2>> shared;
+  if (shared_ps) shared = make_grid<2>(axes, *shared_ps, std::nullopt);
+  return PromptGrid(make_grid<2>(axes, ps, provenance), std::move(shared));
+}
+
 Sight sight_of(std::int64_t window, bool chunked) {
   if (window <= 0) return {};
   return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
@@ -101,19 +109,29 @@ void bind_attention(nb::module_& m) {
              const std::optional<In<std::uint8_t>>& prefill_provenance,
              const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window,
              bool chunked, std::int64_t queries_per_kv_head,
-             const std::optional<In<std::int64_t>>& shared_ps) {
-            std::optional<Grid<2>> shared;
-            if (shared_ps) shared = make_grid<2>(prefill_axes, *shared_ps, std::nullopt);
+             const std::optional<In<std::int64_t>>& shared_ps,
+             const std::optional<In<std::int64_t>>& latent_ps,
+             const std::optional<In<std::uint8_t>>& latent_provenance,
+             const std::optional<In<std::int64_t>>& latent_shared_ps,
+             const std::array<std::int64_t, 3>& latent_rule) {
+            PromptGrid plain = prompt_grid(prefill_axes, prefill_ps, prefill_provenance, shared_ps);
+            PromptGrid on_latents = latent_ps ? prompt_grid(prefill_axes, *latent_ps,
+                                                            latent_provenance, latent_shared_ps)
+                                              : plain;
+            const auto [new_tokens, cached_tokens, step_tokens] = latent_rule;
             return handle(std::make_unique<SplitGridAttention>(
-                              make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
+                              std::array{std::move(plain), std::move(on_latents)},
+                              LatentPrompts{new_tokens, cached_tokens, step_tokens},
                               make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
-                              skew_ps, sight_of(window, chunked), std::move(shared)),
+                              skew_ps, sight_of(window, chunked)),
                           queries_per_kv_head);
           },
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a,
           "skew_ps"_a, "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(),
           "window"_a = 0, "chunked"_a = false, "queries_per_kv_head"_a = 1,
-          "shared_ps"_a = nb::none());
+          "shared_ps"_a = nb::none(), "latent_ps"_a = nb::none(),
+          "latent_provenance"_a = nb::none(), "latent_shared_ps"_a = nb::none(),
+          "latent_rule"_a = std::array<std::int64_t, 3>{});
 }
 
 void bind_operators(nb::module_& m) {
@@ -365,7 +383,6 @@ void bind_program(nb::module_& m) {
           },
           "tokens"_a,
           "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
-      .def_prop_ro("num_stages", &Program::num_stages)
       .def("set_power", &Program::set_power, "tables"_a,
            "Devices lower their clock where their mean power reaches the limit.")
       .def("give_drafts_rows", &Program::give_drafts_rows,

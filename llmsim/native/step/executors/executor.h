@@ -47,6 +47,7 @@ struct ContentionCounters {
 struct M2nCounters {
   std::int64_t sent_bytes = 0, received_bytes = 0;  // of one device of a stage
   Ps span = 0, computing = 0;
+  Ps computing_dummies = 0;  // what of `computing` was in steps without requests of its members
 };
 
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
