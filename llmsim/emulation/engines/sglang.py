@@ -106,6 +106,7 @@ class Sglang:
         return {
             "width": 1 if speculation is None else speculation.verified,
             "ranks": len(server.groups),
+            "in_rounds": server.runs_rounds,
             "stages": group.layout.pp,
             "copies": copies_of(group),
             "keeps_states": _keeps_states(group),

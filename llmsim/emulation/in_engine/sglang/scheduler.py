@@ -151,7 +151,8 @@ class _Steps:
 
     def __init__(self, channel: Channel, width: int, *, in_rounds: bool = False) -> None:
         """`width`: tokens that a decode computes for each request, of which all but one are drafts
-        to be verified. `in_rounds`: a step begins when all ranks in lock-step have launched theirs.
+        to be verified. `in_rounds`: steps have numbers, and one ends when all ranks in lock-step
+        have launched theirs, and its transfers have landed.
         """
         self._channel, self._width, self._in_rounds = channel, width, in_rounds
         self._started: set[str] = set()
@@ -171,10 +172,8 @@ class _Steps:
         end, sampled, _ = self._channel.step(
             self._items(batch, self._width - 1 if verifies else 0), waits
         )
-        if self._in_rounds:
-            end = self._channel.end_of(end)
         if self.copies is not None:
-            self.copies.launched(end)
+            self.copies.launched(self._channel.end_of(end) if self._in_rounds else end)
         self.transfers.runs()
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
@@ -204,7 +203,7 @@ class _Steps:
         """Returns at the end of the step that gave this result."""
         end = getattr(result, "llmsim_end", None)
         if end is not None:
-            self._channel.wait(end)
+            (self._channel.ends if self._in_rounds else self._channel.wait)(end)
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
@@ -284,7 +283,7 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             beside = given["ranks"] > 1
             rank = get_parallel().attn_dp_rank if beside else 0
             channel = opened(given["socket"], given["engines"][rank])
-            steps = _begin(channel, given["width"], in_rounds=beside)
+            steps = _begin(channel, given["width"], in_rounds=given["in_rounds"])
             steps.copies = copies
             if given["hands_over"]:
                 steps.transfers = begin(channel, page)
