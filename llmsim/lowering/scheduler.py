@@ -179,8 +179,7 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
-    plays_role = scheduler.kv_producer or scheduler.kv_consumer
-    role = (plays_role and scheduler.stages > 1) or scheduler.decode_only
+    role = (scheduler.kv_consumer and scheduler.stages > 1) or scheduler.decode_only
     ordered = engine.scheduling_policy != "fcfs"
     return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
 

@@ -549,9 +549,7 @@ class PipelineLoop(Loop):
             for turn in range(stages):
                 scheduler.running_batch, scheduler.last_batch = running[turn], last[turn]
                 self._arrive()
-                plan = scheduler.get_next_batch_to_run(
-                    running_batch=running[turn], last_batch=last[turn]
-                )
+                plan = self._plan_turn(turn, running[turn], last[turn])
                 if self._aborted:
                     yield {"aborted": self._aborted}
                     return
@@ -564,11 +562,23 @@ class PipelineLoop(Loop):
                 if batches[after] is not None:
                     self._complete()
                     last[after] = batches[after]
+                self._end_turn(after)
             idle = 0 if some_ran else idle + 1
             if not some_ran:
-                scheduler.on_idle()
-                self._pass_time()
+                self._rest()
             assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
+
+    def _plan_turn(self, _: int, running: Any, last: Any) -> Any:
+        """What SGLang would run in this turn, whose micro-batch has these batches."""
+        return self._scheduler.get_next_batch_to_run(running_batch=running, last_batch=last)
+
+    def _end_turn(self, after: int) -> None:
+        """The result of the next turn's micro-batch has been processed."""
+
+    def _rest(self) -> None:
+        """All turns have passed, and nothing runs."""
+        self._scheduler.on_idle()
+        self._pass_time()
 
     def _runs_nothing(self) -> bool:
         """A micro-batch that has ended stays the last one of its turn."""

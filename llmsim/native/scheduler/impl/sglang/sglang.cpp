@@ -57,8 +57,7 @@ std::int32_t rows(const SchedulerConfig& config) {
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool plays_role =
-      config.decode_only || ((config.kv_producer || config.kv_consumer) && config.stages > 1);
+  const bool plays_role = config.decode_only || (config.kv_consumer && config.stages > 1);
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
@@ -222,6 +221,15 @@ void Sglang::begin_turn() {
   turn_ = idle_ ? 0 : (turn_ + 1) % micro_batches_.size();
   if (turn_ == 0) before_ = {std::ssize(preempted_), touches_};
   ++batches_;
+  if (!staged()) return;
+  release_sent(micro_batches_[turn_].sent);
+  micro_batches_[turn_].sent.swap(sent_);
+}
+
+void Sglang::release_sent(std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) leave(request);
+  buffers_ -= std::ssize(requests);
+  requests.clear();
 }
 
 bool Sglang::begin_pass(Ps now, Batch& batch) {
@@ -270,8 +278,9 @@ void Sglang::schedule(Ps now, Batch& batch) {
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
   finds_more_ = batch.empty() && flights_.empty() && finds_more(now);
-  // Whoever waited has given up.
-  if (memory_.storage() != nullptr && batch.empty() && flights_.empty() && !has_requests()) {
+  // Whoever waited has given up, or the last one has been sent.
+  const bool ends_alone = memory_.storage() != nullptr || (staged() && produces());
+  if (ends_alone && batch.empty() && flights_.empty() && !has_requests()) {
     idle_ = true;
     last_output_ = now;
   }
@@ -509,8 +518,8 @@ bool Sglang::transferred(RequestId request) {
   } else if (takeover_) {
     takeover_->landed(request);
   } else if (sending_.transferred(request)) {
-    leave(request);
-    --buffers_;
+    sent_.push_back(request);
+    if (!staged()) release_sent(sent_);
   }
   return true;
 }
