@@ -57,7 +57,7 @@ class _Role(StandIn):
         raise NotImplementedError
 
     def _computes(self, items: list[list[Any]]) -> None:
-        self._transfers.runs()
+        self._transfers.runs([])
         end_ps, _, _ = self._channel.step(items)
         self._channel.wait(end_ps)
 

@@ -76,7 +76,7 @@ def transfers_of(kv: Kv) -> Transfers:
 def test_what_lands_at_the_end_of_a_step_is_heard_of_later() -> None:
     kv = Kv()
     one = transfers_of(kv)
-    one.runs()
+    one.runs([])
     kv.now, kv.news = 50, [(3, 50, News.LANDED, "m")]
     assert one.landed(3) is None
     kv.now = 51
@@ -114,7 +114,7 @@ def test_the_other_server_ends_a_transfer(what: str, asks: str) -> None:
     """News that nobody waits for are taken all the same: they would wake the scheduler again."""
     kv = Kv()
     one = transfers_of(kv)
-    one.runs()
+    one.runs([])
     kv.now, kv.news = 50, [(3, 50, what, None)]
     assert not getattr(one, asks)(3)
     assert one.finds_more()

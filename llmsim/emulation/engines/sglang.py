@@ -202,15 +202,14 @@ def _check_group(group: LoweredGroup) -> None:
     _refuse(engine.scheduling_policy != "fcfs", "--scheduling-policy")
     _refuse(scheduler.decode_only, "--skip-prefill")
     _refuse(scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend")
-    has_stages, has_role = group.layout.pp > 1, group.native.role != _native.Role.BOTH
-    has_states = _keeps_states(group)
+    has_stages, has_states = group.layout.pp > 1, _keeps_states(group)
+    decodes = group.native.role == _native.Role.DECODE
     if scheduler.host_cache.pages > 0:
         has_windows = scheduler.window_pool.window > 0
         _refuse(has_windows or has_states, "HiCache of layers with windows or states")
         _refuse(has_stages, "HiCache of pipeline stages")
-        decodes = group.native.role == _native.Role.DECODE
         _refuse(decodes, 'HiCache of instances with the pd_type "decode"')
-    _refuse(has_role and has_stages, "pipeline stages of instances with a pd_type")
+    _refuse(decodes and has_stages, 'pipeline stages of instances with the pd_type "decode"')
 
 
 def _check_drafts(group: LoweredGroup) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmsim.emulation.in_engine.channel import Channel, current, opened
+from llmsim.emulation.in_engine.channel import Channel, current, opened, row_of
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang.copies import HostCopies
 from llmsim.emulation.in_engine.sglang.roles import hook_role
@@ -162,6 +162,8 @@ class _Steps:
         """From prefill to decode servers."""
         self.retracted = 0
         """How many requests were ever retracted."""
+        self.has_run = False
+        """Some step was launched in this pass."""
 
     def forward(self, batch: Any, publish: Callable[[Any], None] | None = None) -> Any:
         """In place of the model: the tokens of a batch, and when they are there. With drafts, the
@@ -174,14 +176,16 @@ class _Steps:
         )
         if self.copies is not None:
             self.copies.launched(self._channel.end_of(end) if self._in_rounds else end)
-        self.transfers.runs()
+        rows = [row_of(request.rid) for request in batch.reqs]
+        self.transfers.runs(rows)
+        self.has_run = True
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
             result = drafts.settled(batch, _last_of(sampled), publish)
         else:
             result = batch_result(_last_of(sampled))
-        result.llmsim_end = end
+        result.llmsim_end, result.llmsim_rows = end, rows
         return result
 
     def _items(self, batch: Any, verified: int) -> list[list[Any]]:
@@ -204,6 +208,7 @@ class _Steps:
         end = getattr(result, "llmsim_end", None)
         if end is not None:
             (self._channel.ends if self._in_rounds else self._channel.wait)(end)
+            self.transfers.has_run(result.llmsim_rows)
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
@@ -235,11 +240,22 @@ class _Passes:
         self._turns, self._turn = turns, 0
         self.nothing_left = False
 
+    def look_back(self) -> None:
+        """A turn is about to begin. With stages that hand KV over, SGLang does not say that it has
+        run nothing while some of the KV is on its way.
+        """
+        if self._turn == 0 and self._turns > 1 and not self._steps.has_run:
+            self.is_idle()
+
     def begin(self) -> None:
         """A turn of the loop begins, and with the first one a pass."""
         self.nothing_left = False
         if self._turn == 0:
             self._passes.begin(self._steps.retracted)
+            self._steps.transfers.begins_pass()
+            self._steps.has_run = False
+        else:
+            self._steps.transfers.begins_turn()
         self._turn = (self._turn + 1) % self._turns
 
     def is_idle(self) -> None:
@@ -320,12 +336,12 @@ def _hook_loop(stages: int) -> None:
         if not hasattr(self, "_llmsim_passes"):
             self._llmsim_passes = _Passes(self, _steps(), stages)
         passes, transfers = self._llmsim_passes, _steps().transfers
+        passes.look_back()
         if passes.nothing_left and not transfers.finds_more():
             copies = _steps().copies
             until_ps = None if copies is None else copies.next_end_ps()
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
-        transfers.begins_pass()
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:

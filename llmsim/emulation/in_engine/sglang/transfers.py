@@ -8,7 +8,8 @@ along with the KV, the first token among it, is the row of SGLang's own metadata
 
 import base64
 import ctypes
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, News
@@ -25,14 +26,24 @@ def room_of(row: int) -> int:
     return row + _FIRST_ROOM
 
 
+_Sent = tuple[int, int, str]
+"""(row, tokens, metadata) of `Channel.sent`."""
+
+
 class NoTransfers:
     """Of a server that computes prompts and answers: nothing moves."""
 
-    def begins_pass(self) -> None:
+    def begins_turn(self) -> None:
         """The scheduler looks again."""
 
-    def runs(self) -> None:
-        """A step begins."""
+    def begins_pass(self) -> None:
+        """So do all its micro-batches, one after the other."""
+
+    def runs(self, rows: Sequence[int]) -> None:
+        """A step of these requests begins."""
+
+    def has_run(self, rows: Sequence[int]) -> None:
+        """It has ended."""
 
     def finds_more(self) -> bool:
         """Nothing runs; whether the next pass finds something at this time all the same."""
@@ -63,14 +74,31 @@ class Transfers(NoTransfers):
         """Nothing runs, and nothing has begun at this time."""
         self._changed = False
         """This pass has changed what the next one finds."""
+        self._computed: defaultdict[int, deque[list[_Sent]]] = defaultdict(deque)
+        """What leaves at the ends of the steps in flight that compute a request, by row."""
+
+    def begins_turn(self) -> None:
+        """The scheduler looks again."""
+        self._asked_ps = -1
 
     def begins_pass(self) -> None:
-        """The scheduler looks again."""
-        self._asked_ps, self._changed = -1, False
+        """So do all its micro-batches, one after the other."""
+        self.begins_turn()
+        self._changed = False
 
-    def runs(self) -> None:
-        """A step begins."""
+    def runs(self, rows: Sequence[int]) -> None:
+        """A step of these requests begins."""
         self._idle = False
+        for row in rows:
+            self._computed[row].append([])
+
+    def has_run(self, rows: Sequence[int]) -> None:
+        """It has ended."""
+        for row in rows:
+            for sent in self._computed[row].popleft():
+                self._channel.sent(*sent)
+            if not self._computed[row]:
+                del self._computed[row]
 
     def finds_more(self) -> bool:
         """What has just happened is heard of in another pass."""
@@ -93,8 +121,14 @@ class Transfers(NoTransfers):
         self._channel.reserved_row(row, cached)
 
     def sent(self, row: int, tokens: int, metadata: str) -> None:
-        """The KV of so many leading tokens of a prompt has left, at its end along with that."""
-        self._channel.sent(row, tokens, metadata)
+        """The KV of so many more tokens of a prompt leaves as soon as it is computed, at its end
+        along with that.
+        """
+        steps = self._computed.get(row)
+        if steps:  # with pipeline stages SGLang says so ahead of the step's end
+            steps[-1].append((row, tokens, metadata))
+        else:
+            self._channel.sent(row, tokens, metadata)
 
     def withdraws(self, row: int) -> None:
         """There is memory for a prompt, which nobody wants any more."""
@@ -291,6 +325,10 @@ def _sender(base: Any) -> Any:
             if self.conclude_state is not None:
                 return self.conclude_state
             return _state_of(self, self._row, KVPoll)
+
+        def clear(self) -> None:
+            """The prompt's memory is free."""
+            _transfers().changes()
 
         def abort(self) -> None:
             """The client has left; what has been sent arrives."""
