@@ -191,10 +191,16 @@ def _role_beside(rng: np.random.Generator, config: Case) -> bool:
 
 
 def _role_of_stages(rng: np.random.Generator, config: Case) -> bool:
-    """Makes half of the cases with pipeline stages prefill servers."""
+    """Makes half of the cases with pipeline stages prefill servers, decode servers, or a pair."""
     if rng.random() < 1 / 2 or "pp_size" not in config:
         return False
-    _draw_role(rng, config, "prefill")
+    _draw_role(rng, config, str(rng.choice(["prefill", "decode", PAIR])))
+    if "prefill_server" in config:
+        most_running = max(config["prefill_server"]["max_running_requests"], config["pp_size"])
+        config["prefill_server"] = {
+            "max_running_requests": most_running,
+            "disable_overlap_schedule": True,
+        }
     return True
 
 

@@ -57,11 +57,10 @@ std::int32_t rows(const SchedulerConfig& config) {
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool plays_role = config.decode_only || (config.kv_consumer && config.stages > 1);
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
-  return whole_pages && !plays_role && !ordered && !other_cache && !config.victim &&
+  return whole_pages && !config.decode_only && !ordered && !other_cache && !config.victim &&
          !config.tiered && !(config.stages > 1 && config.speculation.on());
 }
 
@@ -222,6 +221,7 @@ void Sglang::begin_turn() {
   if (turn_ == 0) before_ = {std::ssize(preempted_), touches_};
   ++batches_;
   if (!staged()) return;
+  if (turn_ == 0) round_changed_ = false;
   release_sent(micro_batches_[turn_].sent);
   micro_batches_[turn_].sent.swap(sent_);
 }
@@ -244,6 +244,7 @@ bool Sglang::begin_pass(Ps now, Batch& batch) {
   idle_ = false;
   if (takeover_ && take_over(batch)) return false;
   merge_last();
+  round_changed_ |= looks_again_;
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
   return true;
@@ -254,6 +255,9 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (std::ssize(flights_) == most_flights()) return;
   if (turn_state_ == TurnState::kReleased) {
     turn_state_ = TurnState::kNew;
+  } else if (staged() && !joined_.empty()) {  // they have brought first tokens in this turn
+    merge_joined();
+    merge_last();
   } else {
     if (!begin_pass(now, batch)) return;
     if (!last().prompts && withholds_decodes()) {
@@ -262,6 +266,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
     }
   }
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
+  if (takeover_ && staged()) pass_queues();
   if (batch.empty()) {  // a micro-batch remembers what it ran last (`last_mbs`)
     if (!staged()) micro_batches_[turn_].ran = Ran::kNothing;
   } else {
@@ -279,7 +284,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
   }
   finds_more_ = batch.empty() && flights_.empty() && finds_more(now);
   // Whoever waited has given up, or the last one has been sent.
-  const bool ends_alone = memory_.storage() != nullptr || (staged() && produces());
+  const bool ends_alone = memory_.storage() != nullptr || (staged() && (produces() || takeover_));
   if (ends_alone && batch.empty() && flights_.empty() && !has_requests()) {
     idle_ = true;
     last_output_ = now;

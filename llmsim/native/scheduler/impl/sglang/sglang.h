@@ -98,7 +98,7 @@ class Sglang final : public Scheduler,
   // something new: as when it preempted for somebody who then found no room.
   bool asks_again() const override {
     if (!arrived_.empty() || releases_later()) return true;
-    if (takeover_) return looks_again_;
+    if (takeover_) return staged() ? turns_go_on() : looks_again_;
     return finds_more_ || others_run();
   }
   // Micro-batches take turns, whether there is something to run or not.
@@ -208,6 +208,14 @@ class Sglang final : public Scheduler,
   // Looks at its queues, and lets who has its KV here join the running ones; whether `batch` brings
   // first tokens, which end before anything else happens.
   bool take_over(Batch& batch);
+  void pass_queues();
+  void join(Batch& batch);
+  // With stages: the round of turns is not over, or the next one finds something.
+  bool turns_go_on() const {
+    const auto turns = std::ssize(micro_batches_);
+    return turn_ + 1 < micro_batches_.size() || round_changed_ ||
+           takeover_->expects(batches_ - turns + 1);
+  }
   void bring_first_tokens(Batch& batch);
   void receive_first_token(RequestId request, std::vector<RequestId>& finished);
   void merge_joined();
@@ -372,6 +380,7 @@ class Sglang final : public Scheduler,
   // the next one looks at, though it ran nothing.
   std::vector<RequestId> joined_;
   bool looks_again_ = false;
+  bool round_changed_ = false;  // likewise any turn of this round, with stages
   std::vector<MicroBatch> micro_batches_;
   std::size_t turn_ = 0;            // whose micro-batch is formed
   std::vector<RequestId> arrived_;  // and not received yet
