@@ -57,9 +57,10 @@ class _Role(StandIn):
         raise NotImplementedError
 
     def _computes(self, items: list[list[Any]]) -> None:
-        self._transfers.runs([])
+        self._transfers.runs()
         end_ps, _, _ = self._channel.step(items)
         self._channel.wait(end_ps)
+        self._transfers.computed([(row_of(name), before + more) for name, more, before, *_ in items])
 
     def _here(self) -> list[Request]:
         """Takes those whose KV has moved."""

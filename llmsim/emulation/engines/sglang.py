@@ -59,6 +59,8 @@ class Sglang:
         for group in lowered.groups:
             _check_group(group)
             check_words(group, engine_args, _ranks_of(group, lowered))
+        for met in lowered.contended:
+            _check_meeting(lowered.groups[met.groups[0]])
         pools = {one.scheduler is not None and _keeps_states(one) for one in lowered.groups}
         _refuse(len(pools) > 1, "layers with states and a prefix cache at one pd_type alone")
         _refuse(
@@ -209,7 +211,14 @@ def _check_group(group: LoweredGroup) -> None:
         _refuse(has_windows or has_states, "HiCache of layers with windows or states")
         _refuse(has_stages, "HiCache of pipeline stages")
         _refuse(decodes, 'HiCache of instances with the pd_type "decode"')
-    _refuse(decodes and has_stages, 'pipeline stages of instances with the pd_type "decode"')
+
+
+def _check_meeting(group: LoweredGroup) -> None:
+    """NotYetError for what steps may not do whose ends are known when their transfers land."""
+    scheduler = group.scheduler
+    beside = "of steps that share links with KV on its way"
+    _refuse(group.engine.speculation is not None, f"speculative_config {beside}")
+    _refuse(scheduler is not None and scheduler.host_cache.pages > 0, f"HiCache {beside}")
 
 
 def _check_drafts(group: LoweredGroup) -> None:

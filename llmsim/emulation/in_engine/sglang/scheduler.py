@@ -171,13 +171,11 @@ class _Steps:
         """
         verifies = self._width > 1 and not batch.forward_mode.is_extend()
         waits = None if self.copies is None else self.copies.waits_of(batch)
-        end, sampled, _ = self._channel.step(
-            self._items(batch, self._width - 1 if verifies else 0), waits
-        )
+        items = self._items(batch, self._width - 1 if verifies else 0)
+        end, sampled, _ = self._channel.step(items, waits)
         if self.copies is not None:
             self.copies.launched(self._channel.end_of(end) if self._in_rounds else end)
-        rows = [row_of(request.rid) for request in batch.reqs]
-        self.transfers.runs(rows)
+        self.transfers.runs()
         self.has_run = True
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
@@ -185,7 +183,8 @@ class _Steps:
             result = drafts.settled(batch, _last_of(sampled), publish)
         else:
             result = batch_result(_last_of(sampled))
-        result.llmsim_end, result.llmsim_rows = end, rows
+        result.llmsim_end = end
+        result.llmsim_computed = [(row_of(name), before + more) for name, more, before, *_ in items]
         return result
 
     def _items(self, batch: Any, verified: int) -> list[list[Any]]:
@@ -208,7 +207,7 @@ class _Steps:
         end = getattr(result, "llmsim_end", None)
         if end is not None:
             (self._channel.ends if self._in_rounds else self._channel.wait)(end)
-            self.transfers.has_run(result.llmsim_rows)
+            self.transfers.computed(result.llmsim_computed)
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
@@ -231,6 +230,10 @@ def _last_of(sampled: list[list[int]]) -> list[int]:
     return [tokens[0] if tokens else 0 for tokens in sampled]
 
 
+_QUIET_PASSES = 3
+"""Of stages that hand KV over, which find nothing more behind so many that ran nothing."""
+
+
 class _Passes:
     """Whether the scheduler has found nothing to run, and would find nothing in the next pass."""
 
@@ -238,14 +241,23 @@ class _Passes:
         """`turns`: how often it looks for requests in a pass, once for each micro-batch."""
         self._passes, self._steps = IdlePasses(scheduler), steps
         self._turns, self._turn = turns, 0
+        self._quiet = 0
+        """Passes since a step was launched, or since it rested."""
         self.nothing_left = False
 
     def look_back(self) -> None:
         """A turn is about to begin. With stages that hand KV over, SGLang does not say that it has
-        run nothing while some of the KV is on its way.
+        run nothing while some of the KV is on its way; what one pass has seen happens in the next.
         """
-        if self._turn == 0 and self._turns > 1 and not self._steps.has_run:
+        if self._turn > 0 or self._turns == 1:
+            return
+        self._quiet = 0 if self._steps.has_run else self._quiet + 1
+        if self._quiet >= _QUIET_PASSES:
             self.is_idle()
+
+    def rests(self) -> None:
+        """It waits for something to happen."""
+        self._quiet = 0
 
     def begin(self) -> None:
         """A turn of the loop begins, and with the first one a pass."""
@@ -340,6 +352,7 @@ def _hook_loop(stages: int) -> None:
         if passes.nothing_left and not transfers.finds_more():
             copies = _steps().copies
             until_ps = None if copies is None else copies.next_end_ps()
+            passes.rests()
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
         return ingest(self, *args, **options)

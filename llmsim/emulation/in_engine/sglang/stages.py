@@ -20,10 +20,11 @@ def hook_stages(stages: int) -> None:
     """From now on the scheduler runs micro-batches in turn, and hears of each one's result from
     nobody but its own process.
     """
+    from sglang.srt.disaggregation import decode
     from sglang.srt.managers import scheduler, scheduler_pp_mixin
 
     layout = scheduler.get_parallel
-    for module in (scheduler, scheduler_pp_mixin):
+    for module in (scheduler, scheduler_pp_mixin, decode):
         module.get_parallel = lambda: _Staged(layout(), stages)
     _hook_results(scheduler_pp_mixin.SchedulerPPMixin)
     _hook_agreements(scheduler_pp_mixin.SchedulerPPMixin)

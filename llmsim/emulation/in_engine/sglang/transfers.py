@@ -8,7 +8,6 @@ along with the KV, the first token among it, is the row of SGLang's own metadata
 
 import base64
 import ctypes
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,11 +38,11 @@ class NoTransfers:
     def begins_pass(self) -> None:
         """So do all its micro-batches, one after the other."""
 
-    def runs(self, rows: Sequence[int]) -> None:
-        """A step of these requests begins."""
+    def runs(self) -> None:
+        """A step begins."""
 
-    def has_run(self, rows: Sequence[int]) -> None:
-        """It has ended."""
+    def computed(self, ends: Sequence[tuple[int, int]]) -> None:
+        """A step has ended, behind which these rows have KV of so many leading tokens."""
 
     def finds_more(self) -> bool:
         """Nothing runs; whether the next pass finds something at this time all the same."""
@@ -74,8 +73,14 @@ class Transfers(NoTransfers):
         """Nothing runs, and nothing has begun at this time."""
         self._changed = False
         """This pass has changed what the next one finds."""
-        self._computed: defaultdict[int, deque[list[_Sent]]] = defaultdict(deque)
-        """What leaves at the ends of the steps in flight that compute a request, by row."""
+        self._computed: dict[int, int] = {}
+        """By row, leading tokens of a prompt that have KV."""
+        self._sent: dict[int, int] = {}
+        """By row, leading tokens whose KV SGLang has sent."""
+        self._held: dict[int, list[tuple[int, _Sent]]] = {}
+        """By row, what SGLang has sent ahead of the step that computes it, and up to which token
+        that is.
+        """
 
     def begins_turn(self) -> None:
         """The scheduler looks again."""
@@ -86,19 +91,21 @@ class Transfers(NoTransfers):
         self.begins_turn()
         self._changed = False
 
-    def runs(self, rows: Sequence[int]) -> None:
-        """A step of these requests begins."""
+    def runs(self) -> None:
+        """A step begins."""
         self._idle = False
-        for row in rows:
-            self._computed[row].append([])
 
-    def has_run(self, rows: Sequence[int]) -> None:
-        """It has ended."""
-        for row in rows:
-            for sent in self._computed[row].popleft():
-                self._channel.sent(*sent)
-            if not self._computed[row]:
-                del self._computed[row]
+    def computed(self, ends: Sequence[tuple[int, int]]) -> None:
+        """A step has ended, behind which these rows have KV of so many leading tokens."""
+        for row, end in ends:
+            self._computed[row] = end
+            held = self._held.pop(row, [])
+            for upto, sent in held:
+                if upto <= end:
+                    self._channel.sent(*sent)
+            later = [one for one in held if one[0] > end]
+            if later:
+                self._held[row] = later
 
     def finds_more(self) -> bool:
         """What has just happened is heard of in another pass."""
@@ -122,13 +129,13 @@ class Transfers(NoTransfers):
 
     def sent(self, row: int, tokens: int, metadata: str) -> None:
         """The KV of so many more tokens of a prompt leaves as soon as it is computed, at its end
-        along with that.
+        along with that. With pipeline stages SGLang says so ahead of the step's end.
         """
-        steps = self._computed.get(row)
-        if steps:  # with pipeline stages SGLang says so ahead of the step's end
-            steps[-1].append((row, tokens, metadata))
-        else:
+        self._sent[row] = self._sent.get(row, self._may_send.get(row, 0)) + tokens
+        if self._sent[row] <= self._computed.get(row, 0):
             self._channel.sent(row, tokens, metadata)
+        else:
+            self._held.setdefault(row, []).append((self._sent[row], (row, tokens, metadata)))
 
     def withdraws(self, row: int) -> None:
         """There is memory for a prompt, which nobody wants any more."""
@@ -162,6 +169,7 @@ class Transfers(NoTransfers):
 
     def forgets(self, row: int) -> None:
         """Nobody asks again for the KV of this request."""
+        self._held.pop(row, None)
         self._may_send.pop(row, None)
         self._landed.pop(row, None)
 
