@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
-from llmsim import _native
 from llmsim.core import Workload
 from llmsim.emulation.client import client_command, client_environment, client_process, filled
 from llmsim.emulation.devices import Counts, Devices, Model, Schedule

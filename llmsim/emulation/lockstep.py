@@ -11,7 +11,6 @@ from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 
-
 NOT_KNOWN_PS = -1
 """The end of a step whose transfers have not landed."""
 

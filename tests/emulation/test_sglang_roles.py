@@ -351,7 +351,9 @@ async def served(prepared: Prepared, folder: Path) -> Emulated:
     tokens = prepared.workload.input_tokens.tolist()
     senders: list[Clients] = []
     prompts = Prompts(tokens.__getitem__, lambda row: senders[0].passed[row][0])
-    keeper = Keeper(folder, devices, PushLinks(prepared.lowered, prompts, network_of(prepared.lowered)))
+    keeper = Keeper(
+        folder, devices, PushLinks(prepared.lowered, prompts, network_of(prepared.lowered))
+    )
     path, clock = str(keeper.socket_path), ClockPage(str(keeper.clock_path))
     kinds = [
         kind for stage, kind in zip(stages, (Prefill, Decode), strict=True) for _ in stage.servers

@@ -226,6 +226,13 @@ void Sglang::begin_turn() {
   micro_batches_[turn_].sent.swap(sent_);
 }
 
+// Those whose KV has been sent, too, as long as they hold memory.
+std::int32_t Sglang::unsent() const {
+  std::size_t requests = at(sending_.size()) + sent_.size();
+  for (const MicroBatch& micro : micro_batches_) requests += micro.sent.size();
+  return static_cast<std::int32_t>(requests);
+}
+
 void Sglang::release_sent(std::vector<RequestId>& requests) {
   for (const RequestId request : requests) leave(request);
   buffers_ -= std::ssize(requests);

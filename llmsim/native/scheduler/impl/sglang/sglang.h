@@ -125,6 +125,7 @@ class Sglang final : public Scheduler,
   bool awaits_drain(RequestId request) const override {
     return takeover_ && takeover_->is_transferring(request);
   }
+  std::int32_t unsent() const override;
   // With data-parallel attention ranks idle along, and are idle only when all are.
   RoundCounting* round_counting() override { return this; }
   void set_round(std::int64_t round, Ps now) override;

@@ -58,7 +58,5 @@ class StagedPrefillLoop(PrefillLoop, PipelineLoop):
         scheduler = self._scheduler
         queues = scheduler.disagg_prefill_bootstrap_queue.queue
         return (
-            super()._drained(batches)
-            and not queues
-            and not scheduler.disagg_prefill_inflight_queue
+            super()._drained(batches) and not queues and not scheduler.disagg_prefill_inflight_queue
         )
