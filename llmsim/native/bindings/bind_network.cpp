@@ -118,8 +118,7 @@ void bind_outside_transfers(nb::module_& m) {
            "They are given to the hosts, along with the next batch or without one.")
       .def("take", &PostedReads::take, "now_ps"_a,
            "What is left of them, in ps, for the hosts of a batch that is formed then.");
-  nb::class_<OutsideNetwork>(m, "OutsideNetwork",
-                             "The network of engines outside of a simulation.")
+  nb::class_<OutsideNetwork>(m, "OutsideNetwork", "The network of engines outside of a simulation.")
       .def(nb::init<NetworkConfig>(), "config"_a)
       .def("run_out", &OutsideNetwork::run_out,
            "All that is under way lands, whoever hears of it.");

@@ -5,8 +5,7 @@
 
 namespace llmsim {
 
-OutsideTransfers::OutsideTransfers(KvTransferConfig config,
-                                   std::shared_ptr<OutsideNetwork> network)
+OutsideTransfers::OutsideTransfers(KvTransferConfig config, std::shared_ptr<OutsideNetwork> network)
     : config_(std::move(config)), network_(std::move(network)) {
   if (config_.layerwise)
     throw std::invalid_argument("layer by layer, KV is moved by the groups alone");

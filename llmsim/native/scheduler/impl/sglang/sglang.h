@@ -389,7 +389,7 @@ class Sglang final : public Scheduler,
   std::vector<RequestId> waiting_, chosen_;
   std::deque<RequestId> bootstrapping_;  // of a prefill group, in front of the queue
   PendingReleases sending_;
-  std::vector<RequestId> sent_;  // whose KV has been sent, which no turn has seen
+  std::vector<RequestId> sent_;       // whose KV has been sent, which no turn has seen
   std::int64_t buffers_ = 0;          // that are taken, one by each request behind `bootstrapping_`
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step

@@ -71,7 +71,8 @@ void SglangTakeover::pass(std::int64_t turn, const std::vector<RequestId>& runni
   found_withdrawn_ = false;
   release_drained();
   resume(turn, std::ssize(running) + num_transferring() + std::ssize(waiting), waiting);
-  const bool some_run = !running.empty() || !waiting.empty() || memory_.taken_rows() > parked_rows();
+  const bool some_run =
+      !running.empty() || !waiting.empty() || memory_.taken_rows() > parked_rows();
   const bool blocked = !retracted_.empty() && some_run;
   if (blocked && turns_ == 1) return;
   if (!blocked) preallocate(turn, running, std::ssize(waiting));

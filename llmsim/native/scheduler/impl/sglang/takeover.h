@@ -20,10 +20,11 @@ namespace llmsim {
 // the end of its prompt needs, and a share of it stays free likewise; with pages of one token it
 // takes as much of both. Of a pool of states a request takes as many slots as one that computes its
 // prompt; who found a prefix, but too little memory, keeps the copy of the state at its end.
-// With pipeline stages (`event_loop_pp_disagg_decode`), all stages agree on what a micro-batch's turn
-// has seen of the queues, and one round of turns less one later it happens: a retracted request of
-// that micro-batch comes back, one that had come takes pages, and KV that was here is taken over.
-// Not SGLang's: copies to the host and back take no time, and the host has room for all of them.
+// With pipeline stages (`event_loop_pp_disagg_decode`), all stages agree on what a micro-batch's
+// turn has seen of the queues, and one round of turns less one later it happens: a retracted
+// request of that micro-batch comes back, one that had come takes pages, and KV that was here is
+// taken over. Not SGLang's: copies to the host and back take no time, and the host has room for all
+// of them.
 class SglangTakeover {
  public:
   // Tokens that stay free for each request that holds memory (num_reserved_decode_tokens).
