@@ -2022,10 +2022,18 @@ class PostedReads:
         What is left of them, in ps, for the hosts of a batch that is formed then.
         """
 
+class OutsideNetwork:
+    """The network of engines outside of a simulation."""
+
+    def __init__(self, config: NetworkConfig) -> None: ...
+
+    def run_out(self) -> None:
+        """All that is under way lands, whoever hears of it."""
+
 class OutsideTransfers:
     """KV of prompts that moves between engines outside of a simulation."""
 
-    def __init__(self, config: KvTransferConfig, network: NetworkConfig) -> None: ...
+    def __init__(self, config: KvTransferConfig, network: OutsideNetwork) -> None: ...
 
     def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> int:
         """
@@ -2616,12 +2624,19 @@ class RoundRunner:
     Times rounds of batches that real engines form, on the devices of a lock-step group.
     """
 
-    def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None) -> None:
-        """configs, programs: of each member."""
-
-    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0) -> list[tuple[int, int]]:
+    def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None, contention: ContentionSpec | None = None, network: OutsideNetwork | None = None) -> None:
         """
-        (start, end) in ps of each member's step of the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work.
+        configs, programs: of each member. contention: what of a round moves on the network, which others use, too.
+        """
+
+    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0) -> None:
+        """
+        Begins the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work.
+        """
+
+    def take_timed(self) -> list[tuple[int, int, int]]:
+        """
+        (member, start, end), in ps, of the steps whose times are known since the last call; those of a member are in their order.
         """
 
 class ClientsConfig:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.core import Workload
@@ -20,12 +21,18 @@ from llmsim.emulation.devices import Counts, Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
-from llmsim.emulation.lockstep import RankDevices, Rounds
+from llmsim.emulation.lockstep import Meeting, RankDevices, Rounds
 from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks
+from llmsim.emulation.servers.links import (
+    Links,
+    Prompts,
+    PushLinks,
+    WrittenLinks,
+    network_of,
+)
 from llmsim.emulation.servers.of_instances import (
     EngineServer,
     EngineStage,
@@ -197,12 +204,15 @@ class _Emulation:
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
-        self._devices = self._all_devices()
         self._handover = handover_of(prepared.lowered)
-        links = self._links() if len(stages) > 1 else None
+        self._network = network_of(prepared.lowered) if len(stages) > 1 else None
+        self._devices = self._all_devices()
+        links = None if self._network is None else self._links(self._network)
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
-        lockstep = [one.lockstep.groups for one in self._engines if one.lockstep is not None]
-        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
+        rounds = [
+            [group.info.index for group in one.groups] for one in self._engines if one.runs_rounds
+        ]
+        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=rounds)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._model = model
@@ -214,15 +224,15 @@ class _Emulation:
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
-    def _links(self) -> Links:
+    def _links(self, network: "_native.OutsideNetwork") -> Links:
         lowered, prompts = self._prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of)
         match self._handover:
             case Handover.PULLED:
-                return Links(lowered, prompts)
+                return Links(lowered, prompts, network)
             case Handover.WRITTEN:
-                return WrittenLinks(lowered, prompts, self._may_compute)
+                return WrittenLinks(lowered, prompts, network, self._may_compute)
             case Handover.BOOTSTRAPPED:
-                return PushLinks(lowered, prompts)
+                return PushLinks(lowered, prompts, network)
 
     def _may_compute(self, row: int) -> None:
         """A decode server has memory for the prompt."""
@@ -239,17 +249,30 @@ class _Emulation:
         return [one for _, one in sorted(numbered, key=itemgetter(0))]
 
     def _devices_of(self, server: EngineServer) -> "Sequence[Devices | RankDevices]":
-        if server.lockstep is None:
+        if not server.runs_rounds:
             drafts_after = self._engine.drafts_after
             return [
                 Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
                 for one in server.groups
             ]
-        rounds = Rounds(server.groups, server.lockstep.expanded)
+        expanded = server.first.expanded if server.lockstep is None else server.lockstep.expanded
+        rounds = Rounds(server.groups, expanded, self._meeting_of(server))
         return [
             RankDevices(one, self._model_of(one), rounds, member)
             for member, one in enumerate(server.groups)
         ]
+
+    def _meeting_of(self, server: EngineServer) -> Meeting | None:
+        """Where transfers of its steps meet KV."""
+        if server.contention is None or self._network is None:
+            return None
+        return Meeting(server.contention.native(), self._network)
+
+    def _schedules(self) -> list[Schedule]:
+        """Of all engine cores, which may run behind the last answer; no step begins any more."""
+        if self._network is not None:
+            self._network.run_out()
+        return [one.schedule for one in self._devices]
 
     def _counts_of(self, group: LoweredGroup) -> Counts:
         """The requests of a client of its own have neither adapters nor encoder inputs."""
@@ -331,7 +354,7 @@ class _Emulation:
             version=version,
             asked=asked,
             answers=answers,
-            schedules=[one.schedule for one in self._devices],
+            schedules=self._schedules(),
             virtual_ps=self._ended_ps(answers, goes_on=failure is not None),
             jumps=keeper.time.jumps,
             wall_s=ended - started,

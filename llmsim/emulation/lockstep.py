@@ -11,6 +11,18 @@ from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 
+NOT_KNOWN_PS = -1
+"""The end of a step whose transfers have not landed."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where transfers of steps meet others."""
+
+    contention: "_native.ContentionSpec"
+    """What of the steps moves there."""
+    network: "_native.OutsideNetwork"
+
 
 @dataclass
 class _Offered:
@@ -27,8 +39,10 @@ class _Member:
     """What is known of one rank."""
 
     offered: deque[_Offered] = field(default_factory=deque)
+    begun: deque[int | None] = field(default_factory=deque)
+    """Steps whose ends are not known, by their places in the schedule; None: dummies."""
     ends_ps: list[int] = field(default_factory=list)
-    """Of its steps and dummies, as far as their rounds have begun."""
+    """Of its steps and dummies, as far as they are known."""
     schedule: Schedule = field(default_factory=Schedule)
 
 
@@ -36,10 +50,18 @@ class Rounds:
     """Begins a round as soon as every rank has offered a batch for it, a dummy if it has none."""
 
     def __init__(
-        self, groups: Sequence[LoweredGroup], expanded: "_native.ExpandedConfig | None"
+        self,
+        groups: Sequence[LoweredGroup],
+        expanded: "_native.ExpandedConfig | None" = None,
+        meeting: Meeting | None = None,
     ) -> None:
+        """`meeting`: where transfers of a round meet others; its end is known when these have
+        landed.
+        """
         configs, programs = [one.native for one in groups], [one.program for one in groups]
-        self._runner = _native.RoundRunner(configs, programs, expanded)
+        contention = None if meeting is None else meeting.contention
+        network = None if meeting is None else meeting.network
+        self._runner = _native.RoundRunner(configs, programs, expanded, contention, network)
         self._members = [_Member() for _ in groups]
 
     def offer(
@@ -54,28 +76,43 @@ class Rounds:
         """
         one = self._members[member]
         one.offered.append(_Offered(now_ps, batch, ready_ps))
-        number = len(one.ends_ps) + len(one.offered) - 1
+        number = len(one.ends_ps) + len(one.begun) + len(one.offered) - 1
         while all(each.offered for each in self._members):
             self._begin(now_ps)
         return number
 
     def end_ps(self, member: int, number: int) -> int | None:
-        """When that step of the rank ends; None: its round has not begun."""
+        """When that step of the rank ends; None: its round has not begun, or nobody knows yet when
+        its transfers land.
+        """
+        self._hear()
         ends_ps = self._members[member].ends_ps
         return ends_ps[number] if number < len(ends_ps) else None
 
     def schedule(self, member: int) -> Schedule:
         """The batches of the rank, without dummies."""
+        self._hear()
         return self._members[member].schedule
 
     def _begin(self, now_ps: int) -> None:
         offered = [one.offered.popleft() for one in self._members]
         items = [[(tokens, before) for _, tokens, before in one.batch] for one in offered]
-        times = self._runner.run(items, now_ps, max(one.ready_ps for one in offered))
-        for member, one, (_, end_ps) in zip(self._members, offered, times, strict=True):
+        self._runner.run(items, now_ps, max(one.ready_ps for one in offered))
+        for member, one in zip(self._members, offered, strict=True):
+            place = len(member.schedule.end_ps) if one.batch else None
+            member.begun.append(place)
+            if place is not None:
+                member.schedule.add(one.formed_ps, NOT_KNOWN_PS, one.batch)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Of steps whose ends are known meanwhile."""
+        for number, _, end_ps in self._runner.take_timed():
+            member = self._members[number]
+            place = member.begun.popleft()
             member.ends_ps.append(end_ps)
-            if one.batch:
-                member.schedule.add(one.formed_ps, end_ps, one.batch)
+            if place is not None:
+                member.schedule.end_ps[place] = end_ps
 
 
 class RankDevices:

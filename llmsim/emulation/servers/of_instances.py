@@ -12,6 +12,7 @@ from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
 from llmsim.emulation.step_counts import adapters_of, images_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.parallel_layout import LoweredLockstep
 from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.conformance.connectors import (
@@ -34,6 +35,8 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
+    contention: ContendedDomain | None = None
+    """What of its steps moves on links that KV takes, too; None: nothing."""
     balances: bool = False
     """Its own balancer chooses the rank of a request in lock-step; else requests name it."""
     adapters: tuple[str, ...] = ()
@@ -47,6 +50,13 @@ class EngineServer:
     def first(self) -> LoweredGroup:
         """What holds for all of them."""
         return self.groups[0]
+
+    @property
+    def runs_rounds(self) -> bool:
+        """Its steps have numbers: when one ends is known when other ranks have joined it, and when
+        its transfers have landed.
+        """
+        return self.lockstep is not None or self.contention is not None
 
     @property
     def encoder(self) -> dict[str, int] | None:
@@ -163,7 +173,7 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
         (None in configs, "an instance that gets no requests", ""),
         (lowered.layouts is not None, "layouts", "give one layout"),
         (
-            bool(lowered.contended),
+            bool(lowered.contended) and handover_of(lowered) is not Handover.BOOTSTRAPPED,
             "collectives that share links between instances",
             "give instances whose collectives meet other transfers a node of their own",
         ),
@@ -306,13 +316,16 @@ def _servers_of(
     writes = _writes(lowered)
     ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
     others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
+    meets = {one.groups[0]: one for one in lowered.contended}
     servers = []
     for group in groups:
-        ranks = ranks_of.get(group.info.index)
+        first = group.info.index
+        ranks, meeting = ranks_of.get(first), meets.get(first)
         if ranks is not None:
-            servers.append(EngineServer(tuple(lowered.groups[one] for one in ranks.groups), ranks))
-        elif group.info.index not in others:
-            servers.append(EngineServer((group,), writes=writes))
+            members = tuple(lowered.groups[one] for one in ranks.groups)
+            servers.append(EngineServer(members, ranks, meeting))
+        elif first not in others:
+            servers.append(EngineServer((group,), contention=meeting, writes=writes))
     return tuple(servers)
 
 

@@ -532,6 +532,8 @@ class Keeper:
                 self._clients_wake.set_result(True)
         elif actor is self._moves.actor:
             self._moves.land()
+            for ranks in dict.fromkeys(self._lockstep.values()):
+                ranks.offered()  # steps whose transfers have landed have an end
         elif self.threads.is_actor(actor):
             self.threads.wake()
         elif self._processes.has(actor):

@@ -12,6 +12,7 @@
 #include "group/posted_reads.h"
 #include "kv_transfer/kv_transfer.h"
 #include "kv_transfer/outside_transfers.h"
+#include "network/outside_network.h"
 #include "network/shared_network.h"
 
 using namespace nanobind::literals;
@@ -117,9 +118,13 @@ void bind_outside_transfers(nb::module_& m) {
            "They are given to the hosts, along with the next batch or without one.")
       .def("take", &PostedReads::take, "now_ps"_a,
            "What is left of them, in ps, for the hosts of a batch that is formed then.");
+  nb::class_<OutsideNetwork>(m, "OutsideNetwork", "The network of engines outside of a simulation.")
+      .def(nb::init<NetworkConfig>(), "config"_a)
+      .def("run_out", &OutsideNetwork::run_out,
+           "All that is under way lands, whoever hears of it.");
   nb::class_<OutsideTransfers>(m, "OutsideTransfers",
                                "KV of prompts that moves between engines outside of a simulation.")
-      .def(nb::init<KvTransferConfig, NetworkConfig>(), "config"_a, "network"_a)
+      .def(nb::init<KvTransferConfig, std::shared_ptr<OutsideNetwork>>(), "config"_a, "network"_a)
       .def(
           "reserved",
           [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,

@@ -219,7 +219,9 @@ void bind_batch_runner(nb::module_& m) {
 
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,
                        const std::vector<std::shared_ptr<Program>>& programs,
-                       const std::optional<ExpandedConfig>& expanded) {
+                       const std::optional<ExpandedConfig>& expanded,
+                       const std::optional<ContentionSpec>& contention,
+                       std::shared_ptr<OutsideNetwork> network) {
   if (configs.empty() || configs.size() != programs.size())
     throw std::invalid_argument("a round has members, each with a program");
   std::vector<GroupCosts> costs;
@@ -227,11 +229,23 @@ void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& conf
     if (configs[m].offload) throw std::invalid_argument("steps with copies need a network");
     costs.push_back(make_costs(configs[m], programs[m]));
   }
-  new (runner) RoundRunner(std::move(costs), [&](std::vector<GroupCosts*> members) {
+  const auto make = [&](std::vector<GroupCosts*> members) -> std::unique_ptr<StepExecutor> {
     StepPricer pricer(std::move(members));
+    if (contention)
+      return std::make_unique<ContendedExecutor>(std::move(pricer), contention->links);
     return expanded ? expanded_executor(std::move(pricer), &*expanded)
                     : folded_executor(std::move(pricer));
-  });
+  };
+  new (runner) RoundRunner(std::move(costs), make, std::move(network));
+}
+
+using TimedStep = std::tuple<std::size_t, Ps, Ps>;
+
+std::vector<TimedStep> take_timed(RoundRunner& runner) {
+  std::vector<TimedStep> steps;
+  for (const RoundRunner::Timed& one : runner.take_timed())
+    steps.emplace_back(one.member, one.times.start, one.times.end);
+  return steps;
 }
 
 void bind_round_runner(nb::module_& m) {
@@ -239,21 +253,22 @@ void bind_round_runner(nb::module_& m) {
       m, "RoundRunner",
       "Times rounds of batches that real engines form, on the devices of a lock-step group.")
       .def("__init__", &make_round_runner, "configs"_a, "programs"_a, "expanded"_a = nb::none(),
-           "configs, programs: of each member.")
+           "contention"_a = nb::none(), "network"_a = nb::none(),
+           "configs, programs: of each member. contention: what of a round moves on the network, "
+           "which others use, too.")
       .def(
           "run",
           [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps) {
             std::vector<Batch> members;
             for (const Items& items : batches) members.push_back(batch_of(items));
-            std::vector<std::pair<Ps, Ps>> times;
-            for (const StepTimes& one : runner.run(members, now_ps, ready_ps))
-              times.emplace_back(one.start, one.end);
-            return times;
+            runner.run(members, {now_ps, std::max(now_ps, ready_ps)});
           },
           "batches"_a, "now_ps"_a, "ready_ps"_a = 0,
-          "(start, end) in ps of each member's step of the next round, which the hosts have at "
-          "now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member "
-          "without work.");
+          "Begins the next round, which the hosts have at now_ps and which may start at ready_ps; "
+          "items as of Program.step_ps, none for a member without work.")
+      .def("take_timed", &take_timed,
+           "(member, start, end), in ps, of the steps whose times are known since the last call; "
+           "those of a member are in their order.");
 }
 
 void bind_source(nb::module_& m) {

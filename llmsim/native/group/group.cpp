@@ -337,7 +337,6 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   cut_steps(now);
   scheduler_->stop();
   moved_.clear();
-  unsent_ = 0;
 }
 
 // Batches complete without any of their requests, which frees what was kept for them.
@@ -476,7 +475,6 @@ void Group::hear_of_moved(Ps launched, Ps now) {
 }
 
 void Group::hear_of_moved_kv(RequestId request, Ps now) {
-  if (answers_when_sent()) --unsent_;
   if (connector_->transferred(request)) return;
   note_left(request, now);
   completion_->failed(request, now);
@@ -811,7 +809,6 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const bool was_seen = !batches_.see_oldest();
   if (moves_ != nullptr && was_seen) moves_->step_ended(now);
   outstanding_ -= static_cast<std::int32_t>(ended.size());
-  if (answers_when_sent()) unsent_ += static_cast<std::int32_t>(ended.size());
   if (!is_dummy || !hears_by_calls()) hear_of_moved(hears_until(slot, now), now);
   if (!is_dummy) {
     if (key_log_ != nullptr) key_log_->publish(now);

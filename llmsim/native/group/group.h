@@ -274,7 +274,10 @@ class Group final : public Entity, public StepSink {
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
   // from the API server; and those that its proxy sees as such, which it promised to compute or
   // whose KV it has still to send.
-  std::int32_t outstanding() const { return outstanding_ + promised_ + unsent_; }
+  std::int32_t outstanding() const {
+    const std::int32_t unsent = connector_ == nullptr ? 0 : connector_->unsent();
+    return outstanding_ + promised_ + unsent;
+  }
   // A prefill group whose KV is pushed gets so many requests more (or fewer), as soon as decode
   // groups have memory for them.
   void promise(std::int32_t requests) { promised_ += requests; }
@@ -433,7 +436,7 @@ class Group final : public Entity, public StepSink {
   GroupConfig config_;
   LoadListener* load_listener_ = nullptr;  // null: nobody asks for it
   PublishedLoad load_;                     // as it was last told
-  std::int32_t outstanding_ = 0, promised_ = 0, unsent_ = 0;
+  std::int32_t outstanding_ = 0, promised_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
   KvConnector* connector_;  // of the scheduler; null: it has none

@@ -1,27 +1,28 @@
 #include "step/round_runner.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 
 namespace llmsim {
 
-RoundRunner::RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& make_executor)
-    : costs_(std::move(costs)), times_(costs_.size()) {
+RoundRunner::RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& make_executor,
+                         std::shared_ptr<OutsideNetwork> network)
+    : costs_(std::move(costs)), network_(std::move(network)) {
   std::vector<GroupCosts*> members;
   for (GroupCosts& one : costs_) members.push_back(&one);
   executor_ = make_executor(std::move(members));
+  executor_->start(network_ ? &network_->shared() : nullptr, 0);
 }
 
-std::span<const StepTimes> RoundRunner::run(std::span<const Batch> batches, Ps now, Ps ready) {
+void RoundRunner::run(std::span<const Batch> batches, const StepStart& start) {
   if (batches.size() != costs_.size())
     throw std::invalid_argument("a round has a batch of each of its " +
                                 std::to_string(costs_.size()) + " members, and not " +
                                 std::to_string(batches.size()));
   std::vector<const Batch*> members;
   for (const Batch& batch : batches) members.push_back(&batch);
-  executor_->begin(members, {now, std::max(now, ready)}, *this);
-  return times_;
+  executor_->begin(members, start, *this);
+  if (network_) network_->settle(start.now);
 }
 
 }  // namespace llmsim
