@@ -228,19 +228,15 @@ class Program:
     @property
     def num_stages(self) -> int: ...
 
-    @overload
-    def set_power(self, tables: PowerTables) -> None: ...
-
-    @overload
-    def set_power(self, tables: PowerTables) -> None:
-        """Devices lower their clock where their mean power reaches the limit."""
-
     def set_host_sequence(self, each_ps: int) -> None: ...
 
     def graph(self, tokens: Sequence[int]) -> tuple[GraphMode, int]:
         """
         What a batch of sequences with so many tokens replays, and the tokens that it computes.
         """
+
+    def set_power(self, tables: PowerTables) -> None:
+        """Devices lower their clock where their mean power reaches the limit."""
 
     def give_drafts_rows(self) -> None:
         """Verified drafts count as sequences in the tables."""
