@@ -2587,9 +2587,9 @@ class RoundRunner:
     def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None) -> None:
         """configs, programs: of each member."""
 
-    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0) -> list[tuple[int, int]]:
+    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0, posting_ps: Sequence[int] = [], drafts_after: Sequence[int] = []) -> list[tuple[int, int]]:
         """
-        (start, end) in ps of each member's step of the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work.
+        (start, end) in ps of each member's step of the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work. posting_ps: how long the hosts of each member post reads of KV first. drafts_after: proposed for each sequence of a member at its end. Both may be empty.
         """
 
 class ClientsConfig:

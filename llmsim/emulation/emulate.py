@@ -120,13 +120,17 @@ def emulate(
     else:
         _check_before_client(prepared.lowered)
     version = engine.version(python)
-    engine_args = [*engine_args, *engine.release_options(version, stages)]
+    args_of_servers = [
+        [*engine_args, *engine.release_options(version, server)]
+        for stage in stages
+        for server in stage.servers
+    ]
     if client is not None:
         client_command(client.words, python, engine)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
-        return asyncio.run(one.run(version, log, list(engine_args)))
+        return asyncio.run(one.run(version, log, args_of_servers))
 
 
 def _check_before_client(lowered: LoweredDeployment) -> None:
@@ -205,12 +209,13 @@ class _Emulation:
         self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
-        self._model = model
-        model.mkdir(exist_ok=True)
-        for name in TOKENIZER_FILES:  # of an emulation before this one
-            (model / name).unlink(missing_ok=True)
-        if client is not None:
-            write_tokenizer(model)
+        self._models = [
+            model if number == 0 else model.with_name(f"{model.name}{number}")
+            for number in range(len(self._engines))
+        ]
+        """What each server reads of its model, which may differ from that of others."""
+        for one in self._models:
+            _make_model_folder(one, has_words=client is not None)
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
@@ -247,7 +252,7 @@ class _Emulation:
             ]
         rounds = Rounds(server.groups, server.lockstep.expanded)
         return [
-            RankDevices(one, self._model_of(one), rounds, member)
+            RankDevices(one, self._model_of(one), rounds, member, self._engine.drafts_after)
             for member, one in enumerate(server.groups)
         ]
 
@@ -282,25 +287,26 @@ class _Emulation:
 
     @contextmanager
     def _servers(
-        self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
+        self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[list[str]]
     ) -> Iterator[list[Server]]:
-        """All servers; each beside the first one has a log of its own."""
+        """All servers, with options of each; each beside the first one has a log of its own."""
         servers = []
         with ExitStack() as stack:
             for number, one in enumerate(self._engines):
                 port = free_port()
-                command = self._engine.command(self._python, one, self._model, port)
+                command = self._engine.command(self._python, one, self._models[number], port)
                 own_log = log if number == 0 else log.with_name(f"server{number}.log")
-                started = engine_server(command, engine_args, environments[number], port, own_log)
+                words = engine_args[number]
+                started = engine_server(command, words, environments[number], port, own_log)
                 servers.append(stack.enter_context(started))
             yield servers
 
-    async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
-        """Starts the servers, and everything after them."""
+    async def run(self, version: str, log: Path, engine_args: list[list[str]]) -> Emulated:
+        """Starts the servers, with options of each, and everything after them."""
         async with self._keeper.listening():
             return await self._emulate(version, log, engine_args)
 
-    async def _emulate(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
+    async def _emulate(self, version: str, log: Path, engine_args: list[list[str]]) -> Emulated:
         keeper = self._keeper
         environments = self._environments()
         failure: LlmsimError | None = None
@@ -381,7 +387,7 @@ class _Emulation:
             "base_url": f"http://127.0.0.1:{relay.port}",
             "port": str(relay.port),
             "model": self._group.info.model_name,
-            "tokenizer": str(self._model),
+            "tokenizer": str(self._models[0]),
         }
         words = client_command(self._client.words, self._python, self._engine)
         command = filled(words, values)
@@ -531,6 +537,15 @@ class _Emulation:
             workload.input_tokens.tolist(),
             workload.output_tokens.tolist(),
         )
+
+
+def _make_model_folder(folder: Path, *, has_words: bool) -> None:
+    """With a tokenizer where clients send text, and none of an emulation before this one."""
+    folder.mkdir(exist_ok=True)
+    for name in TOKENIZER_FILES:
+        (folder / name).unlink(missing_ok=True)
+    if has_words:
+        write_tokenizer(folder)
 
 
 def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None = None) -> Door:

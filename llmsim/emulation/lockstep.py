@@ -6,29 +6,48 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmsim import _native
-from llmsim.emulation.devices import Batch, Begun, HostLoads, Model, Schedule, answered
+from llmsim.emulation.devices import (
+    Batch,
+    Begun,
+    DraftsAfter,
+    HostLoads,
+    Model,
+    Proposer,
+    Schedule,
+    answered,
+    drafts_by_sequences,
+    sizes_of,
+)
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 
 
-@dataclass
-class _Offered:
-    """A batch that waits for those of the other ranks."""
+@dataclass(frozen=True)
+class Offered:
+    """A batch that waits for those of the other ranks; an empty one is a dummy."""
 
     formed_ps: int
-    batch: Batch
-    ready_ps: int
-    """When it may begin."""
+    batch: Batch = field(default_factory=list)
+    sizes: Sequence[tuple[int, int, int]] = ()
+    """(tokens, computed before, drafts) of each request."""
+    ready_ps: int = 0
+    """When it may begin, for which all ranks wait."""
+    posting_ps: int = 0
+    """How long the rank's hosts post reads of KV before they launch it."""
+    drafts_after: int = 0
+    """Proposed for each sequence at its end."""
 
 
 @dataclass
 class _Member:
     """What is known of one rank."""
 
-    offered: deque[_Offered] = field(default_factory=deque)
+    offered: deque[Offered] = field(default_factory=deque)
     ends_ps: list[int] = field(default_factory=list)
     """Of its steps and dummies, as far as their rounds have begun."""
+    looks_ps: list[int] = field(default_factory=list)
+    """When the rank's workers look for KV that has moved: behind the launch of each of them."""
     schedule: Schedule = field(default_factory=Schedule)
 
 
@@ -42,21 +61,13 @@ class Rounds:
         self._runner = _native.RoundRunner(configs, programs, expanded)
         self._members = [_Member() for _ in groups]
 
-    def offer(
-        self,
-        member: int,
-        batch: Batch,
-        now_ps: int,
-        ready_ps: int = 0,
-    ) -> int:
-        """The number of the rank's step, of which `end_ps` tells; an empty batch is a dummy. All
-        ranks wait until it may begin, `ready_ps`.
-        """
+    def offer(self, member: int, offered: Offered) -> int:
+        """The number of the rank's step, of which `end_ps` tells."""
         one = self._members[member]
-        one.offered.append(_Offered(now_ps, batch, ready_ps))
+        one.offered.append(offered)
         number = len(one.ends_ps) + len(one.offered) - 1
         while all(each.offered for each in self._members):
-            self._begin(now_ps)
+            self._begin(offered.formed_ps)
         return number
 
     def end_ps(self, member: int, number: int) -> int | None:
@@ -64,16 +75,26 @@ class Rounds:
         ends_ps = self._members[member].ends_ps
         return ends_ps[number] if number < len(ends_ps) else None
 
+    def looks_ps(self, member: int, number: int) -> int:
+        """When the rank's workers look for KV that has moved, in a step whose round has begun."""
+        return self._members[member].looks_ps[number]
+
     def schedule(self, member: int) -> Schedule:
         """The batches of the rank, without dummies."""
         return self._members[member].schedule
 
     def _begin(self, now_ps: int) -> None:
         offered = [one.offered.popleft() for one in self._members]
-        items = [[(tokens, before) for _, tokens, before in one.batch] for one in offered]
-        times = self._runner.run(items, now_ps, max(one.ready_ps for one in offered))
+        times = self._runner.run(
+            [list(one.sizes) for one in offered],
+            now_ps,
+            max(one.ready_ps for one in offered),
+            [one.posting_ps for one in offered],
+            [one.drafts_after for one in offered],
+        )
         for member, one, (_, end_ps) in zip(self._members, offered, times, strict=True):
             member.ends_ps.append(end_ps)
+            member.looks_ps.append(now_ps + one.posting_ps)
             if one.batch:
                 member.schedule.add(one.formed_ps, end_ps, one.batch)
 
@@ -81,9 +102,19 @@ class Rounds:
 class RankDevices:
     """The devices of one rank."""
 
-    def __init__(self, group: LoweredGroup, model: Model, rounds: Rounds, member: int) -> None:
+    def __init__(
+        self,
+        group: LoweredGroup,
+        model: Model,
+        rounds: Rounds,
+        member: int,
+        drafts_after: DraftsAfter = drafts_by_sequences,
+    ) -> None:
+        assert group.scheduler is not None, "engine_stages looked"
         self._depth, self._host_loads = group.native.depth, HostLoads(group)
         self._model, self._rounds, self._member = model, rounds, member
+        self._proposer = Proposer(group.scheduler.speculation, model, drafts_after)
+        self._posted_reads = _native.PostedReads()
 
     @property
     def schedule(self) -> Schedule:
@@ -91,7 +122,8 @@ class RankDevices:
         return self._rounds.schedule(self._member)
 
     def posts_reads(self, posts_ps: int, now_ps: int) -> None:
-        """Ranks in lock-step read no KV of others."""
+        """The rank's hosts post reads of KV for so long, before they launch its next batch."""
+        self._posted_reads.add(posts_ps, now_ps)
 
     def step(
         self,
@@ -104,10 +136,16 @@ class RankDevices:
         lock-step encode nothing.
         """
         batch, tokens = answered(self._model, items)
-        sizes = [(tokens, before, 0) for _, tokens, before in batch]
-        ready_ps = self._host_loads.ready_ps(sizes, waits)
-        number = self._rounds.offer(self._member, batch, now_ps, ready_ps)
-        return Begun(number, tokens, now_ps)
+        sizes = sizes_of(batch, items)
+        offered = Offered(
+            now_ps,
+            batch,
+            sizes,
+            self._host_loads.ready_ps(sizes, waits),
+            self._posted_reads.take(now_ps),
+            self._proposer.begin_step(items),
+        )
+        return Begun(self._rounds.offer(self._member, offered), tokens, now_ps)
 
     def forms(self, now_ps: int) -> None:
         """Ranks in lock-step offer a batch when it is formed."""
@@ -118,12 +156,12 @@ class RankDevices:
             self._model.forgets(row_of(name), tokens)
 
     def drafts(self) -> list[int]:
-        """Ranks in lock-step propose none."""
-        return []
+        """How many drafts each request of the last step gets at its end."""
+        return self._proposer.drafts()
 
     def dummy(self, now_ps: int) -> int:
         """Joins a round without work; the number of the dummy (`goes_on_ps`)."""
-        return self._rounds.offer(self._member, [], now_ps)
+        return self._rounds.offer(self._member, Offered(now_ps))
 
     def goes_on_ps(self, number: int) -> int | None:
         """When the rank goes on behind that dummy: all ranks have joined its round, and it is no
@@ -138,6 +176,10 @@ class RankDevices:
     def end_ps(self, number: int) -> int | None:
         """When that step ends; None: other ranks have still to join its round."""
         return self._rounds.end_ps(self._member, number)
+
+    def looks_ps(self, number: int) -> int:
+        """When the rank's workers look for KV that has moved, in a step whose round has begun."""
+        return self._rounds.looks_ps(self._member, number)
 
     def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:
         """First tokens of these requests, with prompts of so many tokens, have come with their KV:

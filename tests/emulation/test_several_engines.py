@@ -103,7 +103,7 @@ def run_engine(
     begins; at `tells_ps`, an API server tells of a request in its place.
     """
     channel = Channel(str(keeper.socket_path), 0)
-    server = ToTimekeeper(str(keeper.socket_path))
+    server = ToTimekeeper(str(keeper.socket_path), 0)
     for time in times:
         channel.wait(time)
         if time == tells_ps:
@@ -126,7 +126,7 @@ def run_api_server(
         channel.connect(str(keeper.socket_path))
         while said := coordinator.api_server.recv(1):
             known.append((clock.now_ps(), said))
-            channel.sendall(b'["knows"]\n')
+            channel.sendall(b'["knows",0]\n')
 
 
 async def reports_of(

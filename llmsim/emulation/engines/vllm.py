@@ -16,7 +16,7 @@ from llmsim.emulation.devices import drafts_by_sequences
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
 from llmsim.emulation.requests import VOCABULARY
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.of_instances import EngineServer
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
@@ -146,13 +146,12 @@ class Vllm:
         """The version of vLLM that this interpreter has; InputError where it has none."""
         return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
-    def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
+    def release_options(self, version: str, server: EngineServer) -> list[str]:
         """How often ranks in lock-step agree, and the endpoint of `TokensWithImages`."""
-        engine = stages[0].servers[0]
-        words = _endpoint_options(version, engine)
-        if engine.lockstep is None:
+        words = _endpoint_options(version, server)
+        if server.lockstep is None:
             return words
-        return words + _sync_options(version, engine.lockstep.sync_interval)
+        return words + _sync_options(version, server.lockstep.sync_interval)
 
     def endpoint(self, server: EngineServer) -> Endpoint:
         """OpenAI's, which knows no lengths of encoder inputs."""

@@ -222,6 +222,14 @@ class Channel:
     def ends(self, number: int) -> None:
         """Returns at the end of that step of a rank in lock-step."""
         self._asked(["ends", number])
+        self._has_output = True
+
+    def looks_of(self, number: int) -> int:
+        """When the workers of a rank in lock-step look for KV that has moved, in that step, which
+        has ended.
+        """
+        looks_ps: int = self._asked(["looks of", number])
+        return looks_ps
 
     def end_of(self, number: int) -> int:
         """When that step of a rank in lock-step ends, in ps; it returns when the other ranks have

@@ -1,10 +1,14 @@
 """What the workers of an engine do for its KV connector, in virtual time."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from vllm.v1.outputs import KVConnectorOutput
 
 from llmsim.emulation.in_engine.channel import Channel, row_of
+
+Looked = Callable[[], int]
+"""When the workers looked for what has moved in a step that has ended, in ps."""
 
 
 class KvWorkers(Protocol):
@@ -18,8 +22,8 @@ class KvWorkers(Protocol):
         """A step has ended, with which so many leading tokens of these requests are known."""
         ...
 
-    def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
-        """What they find when they have launched a step, at that time; None: now, without one."""
+    def moved(self, looked: Looked | None) -> KVConnectorOutput | None:
+        """What they found when they had launched a step; None: what they find now, without one."""
         ...
 
 
@@ -32,7 +36,7 @@ class NoKv:
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written."""
 
-    def moved(self, until_ps: int | None) -> None:
+    def moved(self, looked: Looked | None) -> None:
         """Nothing moves."""
 
 
@@ -56,8 +60,9 @@ class Reads:
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written."""
 
-    def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
+    def moved(self, looked: Looked | None) -> KVConnectorOutput | None:
         """Requests whose KV has moved."""
+        until_ps = None if looked is None else looked()
         names = set(self._channel.moved(self._calls, until_ps))
         if not names:
             return None

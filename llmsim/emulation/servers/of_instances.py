@@ -237,7 +237,6 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
             not by_role and len(ranks.groups) < len(groups),
             "ranks in lock-step beside other instances",
         ),
-        (by_role and not are_sglangs, "ranks in lock-step by role"),
         (
             any(not groups[member].model.num_experts for member in members),
             "ranks in lock-step of a dense model",
@@ -246,8 +245,8 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
         (groups[0].engine.max_loras is not None, "--max-loras of ranks in lock-step"),
         (any(images_of(prepared.workload)), "encoder_inputs of ranks in lock-step"),
         (
-            any(groups[member].engine.speculation is not None for member in members),
-            "speculative_config of ranks in lock-step",
+            are_sglangs and any(groups[one].engine.speculation is not None for one in members),
+            "speculative_config of SGLang's ranks in lock-step",
         ),
     ):
         _refuse(is_so, what)
@@ -310,7 +309,8 @@ def _servers_of(
     for group in groups:
         ranks = ranks_of.get(group.info.index)
         if ranks is not None:
-            servers.append(EngineServer(tuple(lowered.groups[one] for one in ranks.groups), ranks))
+            members = tuple(lowered.groups[one] for one in ranks.groups)
+            servers.append(EngineServer(members, ranks, writes=writes))
         elif group.info.index not in others:
             servers.append(EngineServer((group,), writes=writes))
     return tuple(servers)

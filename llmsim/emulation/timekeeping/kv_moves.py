@@ -96,7 +96,7 @@ class KvMoves:
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
         self._unseen: set[Actor] = set()
-        """Engine cores with requests that came after they had settled."""
+        """Engine cores with messages that came after they had settled."""
         self._gated: list[Actor] = []
         """Engine cores whose steps wait for copies."""
         self.actor: Actor | None = None
@@ -153,7 +153,7 @@ class KvMoves:
         self._unseen.discard(core)
 
     def received(self, core: Actor) -> None:
-        """It has received a request."""
+        """It has received a request, or that a wave begins."""
         self._unseen.add(core)
         self._stir(core)
 

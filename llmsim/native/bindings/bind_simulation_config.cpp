@@ -242,18 +242,25 @@ void bind_round_runner(nb::module_& m) {
            "configs, programs: of each member.")
       .def(
           "run",
-          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps) {
+          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps,
+             const std::vector<Ps>& posting_ps, const std::vector<std::int32_t>& drafts_after) {
             std::vector<Batch> members;
             for (const Items& items : batches) members.push_back(batch_of(items));
+            for (std::size_t m = 0; m < std::min(members.size(), posting_ps.size()); ++m)
+              members[m].posting = posting_ps[m];
+            for (std::size_t m = 0; m < std::min(members.size(), drafts_after.size()); ++m)
+              members[m].drafts_after = drafts_after[m];
             std::vector<std::pair<Ps, Ps>> times;
             for (const StepTimes& one : runner.run(members, now_ps, ready_ps))
               times.emplace_back(one.start, one.end);
             return times;
           },
-          "batches"_a, "now_ps"_a, "ready_ps"_a = 0,
+          "batches"_a, "now_ps"_a, "ready_ps"_a = 0, "posting_ps"_a = std::vector<Ps>{},
+          "drafts_after"_a = std::vector<std::int32_t>{},
           "(start, end) in ps of each member's step of the next round, which the hosts have at "
           "now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member "
-          "without work.");
+          "without work. posting_ps: how long the hosts of each member post reads of KV first. "
+          "drafts_after: proposed for each sequence of a member at its end. Both may be empty.");
 }
 
 void bind_source(nb::module_& m) {
