@@ -61,10 +61,22 @@ class _Due:
     at_ps: int
     """When the engine gets it."""
     number: int
-    """Of those that an API server has worked on, in their order; else 0."""
-    row: int
-    stage: int
+    """Of those that an API server has worked on, or that waited for memory, in their order; else
+    0.
+    """
+    coming: _Coming
+    """Those that get there at one time go in the order in which they came to their stages."""
     door: int
+
+    @property
+    def row(self) -> int:
+        """The request."""
+        return self.coming.row
+
+    @property
+    def stage(self) -> int:
+        """Of the engine."""
+        return self.coming.stage
 
 
 class _What(IntEnum):
@@ -284,7 +296,7 @@ class Clients:
             self._await_round(process)
             return
         engine_ps = coming.at_ps + door.api_ps[coming.row]
-        due = _Due(engine_ps, 0, coming.row, coming.stage, number)
+        due = _Due(engine_ps, 0, coming, number)
         if coming.stage in self._holding_stages:
             self._held[coming.row] = due
         else:
@@ -293,7 +305,8 @@ class Clients:
     def has_memory(self, row: int) -> None:
         """The server that answers a request has memory for its prompt: the other one gets it."""
         due = self._held.pop(row)
-        heapq.heappush(self._due, replace(due, at_ps=max(due.at_ps, self._keeper.time.now_ps)))
+        at_ps = max(due.at_ps, self._keeper.time.now_ps)
+        heapq.heappush(self._due, replace(due, at_ps=at_ps, number=next(self._numbers)))
         self._keeper.clients_work()
 
     def _process_of(self, stage: int, door: int, row: int) -> int | None:
@@ -327,7 +340,8 @@ class Clients:
         for row in done.prompts:
             ((stage, number),) = self._places[row].items()
             engine_ps = now_ps + self._stages[stage].doors[number].api_ps[row]
-            heapq.heappush(self._due, _Due(engine_ps, next(self._numbers), row, stage, number))
+            coming = _Coming(now_ps, stage, 0, row)
+            heapq.heappush(self._due, _Due(engine_ps, next(self._numbers), coming, number))
             if row in self._early:
                 heapq.heappush(self._aborts, (engine_ps, row, stage))
         self._await_round(process)

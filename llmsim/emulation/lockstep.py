@@ -75,9 +75,10 @@ class Rounds:
         ends_ps = self._members[member].ends_ps
         return ends_ps[number] if number < len(ends_ps) else None
 
-    def looks_ps(self, member: int, number: int) -> int:
-        """When the rank's workers look for KV that has moved, in a step whose round has begun."""
-        return self._members[member].looks_ps[number]
+    def looks_ps(self, member: int, number: int) -> int | None:
+        """When the rank's workers look for KV that has moved, as `end_ps`."""
+        looks_ps = self._members[member].looks_ps
+        return looks_ps[number] if number < len(looks_ps) else None
 
     def schedule(self, member: int) -> Schedule:
         """The batches of the rank, without dummies."""
@@ -177,8 +178,8 @@ class RankDevices:
         """When that step ends; None: other ranks have still to join its round."""
         return self._rounds.end_ps(self._member, number)
 
-    def looks_ps(self, number: int) -> int:
-        """When the rank's workers look for KV that has moved, in a step whose round has begun."""
+    def looks_ps(self, number: int) -> int | None:
+        """When the rank's workers look for KV that has moved, in that step, as `end_ps`."""
         return self._rounds.looks_ps(self._member, number)
 
     def first_tokens(self, prompts: list[tuple[str, int]], now_ps: int) -> None:

@@ -122,6 +122,7 @@ class VirtualExecutor(NoWorkers):
         looked: Looked = lambda: looks_ps  # noqa: E731
         if self._lockstep:  # known when all ranks have launched theirs
             looked = partial(self._channel.looks_of, end)
+        self._kv.launched(looked)
 
         def output() -> Any:
             self._kv.computed({name: before + count for name, count, before, *_ in items})

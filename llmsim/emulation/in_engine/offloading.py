@@ -28,6 +28,9 @@ class OffloadingWorkers:
         waits = bool(asked.loads_in_step or asked.flushed)
         self._channel.copies(_message(asked), runs=runs, waits=waits)
 
+    def launched(self, looked: Looked) -> None:
+        """Whoever looks next hears of a copy that has ended."""
+
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written to others."""
 

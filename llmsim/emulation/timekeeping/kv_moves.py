@@ -118,7 +118,7 @@ class KvMoves:
     def hear(self, core: Actor, kind: str, rest: list[Any]) -> None:
         """What an engine core says of its connector, one of `KINDS`."""
         if kind == "moved":
-            self._answer(core, self._moved_until(rest[0], self._numbers[core]))
+            self._answer(core, self._moved_between(self._numbers[core], *rest))
         elif kind == "copies":
             self._copy(core, *rest)
         elif self._links is not None and kind in ("sent", "withdrawn"):
@@ -181,13 +181,16 @@ class KvMoves:
                 self._time.works(core)
                 self._answer(core, None)
 
-    def _moved_until(self, until_ps: int | None, number: int) -> list[Any]:
-        """Takes what has moved by then, or, without a time, by now."""
+    def _moved_between(self, number: int, until_ps: int | None, after_ps: int) -> list[Any]:
+        """Takes what has moved later than `after_ps`, and by the other time or, without one, by
+        now.
+        """
         moved = self._moved.pop(number, [])
-        later = [one for one in moved if until_ps is not None and one[0] > until_ps]
-        if later:
-            self._moved[number] = later
-        return [heard for _, heard in moved[: len(moved) - len(later)]]
+        until_ps = self._time.now_ps if until_ps is None else until_ps
+        left = [one for one in moved if not after_ps < one[0] <= until_ps]
+        if left:
+            self._moved[number] = left
+        return [heard for at_ps, heard in moved if after_ps < at_ps <= until_ps]
 
     def _expect(self) -> None:
         assert self._mover is not None and self.actor is not None, "something moves"

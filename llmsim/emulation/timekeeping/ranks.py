@@ -23,8 +23,8 @@ class Rank(Protocol):
         """When that step ends; None: other ranks have still to join its round."""
         ...
 
-    def looks_ps(self, number: int) -> int:
-        """When its workers look for KV that has moved, in a step whose round has begun."""
+    def looks_ps(self, number: int) -> int | None:
+        """When its workers look for KV that has moved in that step, as `end_ps`."""
         ...
 
 
