@@ -426,6 +426,9 @@ class _Emulation:
         return int(self._prepared.workload.input_tokens[row])
 
     def _prefill_of(self, row: int) -> int:
+        """Where KV is pulled, it has been computed; else servers and ranks are chosen before."""
+        if self._handover is Handover.PULLED:
+            return self._keeper.cores_of(row)[0]
         sender = self._clients if self._relay is None else self._relay
         assert sender is not None, "it has sent the request"
         return sender.passed[row][0]

@@ -469,7 +469,7 @@ class Clients:
             self._computed.add((due.row, due.stage))
             self._uncount(due.row, due.stage)
             if due.stage + 1 not in self._first_stages:
-                group = self._stages[due.stage].doors[due.door].group
+                group = self._keeper.cores_of(due.row)[-1]
                 self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
                 self._keeper.clients_work()
             self._keeper.read(tokens)

@@ -288,7 +288,43 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
         _check_several(prepared)
     routers = (options.router, options.decode_router)
     servers = [_servers_of(prepared.lowered, one) for one in (prefills, decodes)]
-    return tuple(map(_stage, _ROUTERS, routers, servers))
+    return tuple(
+        _balanced(option, router, own, prepared.lowered)
+        if _is_balancer(router) and _ranks(own) > 1
+        else _stage(option, router, own)
+        for option, router, own in zip(_ROUTERS, routers, servers, strict=True)
+    )
+
+
+def _ranks(servers: Sequence[EngineServer]) -> int:
+    return sum(len(one.groups) for one in servers)
+
+
+def _balanced(
+    option: str, router: RouterSpec, servers: Sequence[EngineServer], lowered: LoweredDeployment
+) -> EngineStage:
+    """One server with all engines of a role, which chooses when it gets a request."""
+    groups = tuple(group for one in servers for group in one.groups)
+    ranks = servers[0].lockstep
+    is_one_server = len(servers) == 1 or all(one.lockstep is None for one in servers)
+    are_sglangs = any(one.engine.scheduler == SGLANG for one in lowered.groups)
+    for is_so, what in (
+        (are_sglangs, f"SGLang's instances behind {option} {router.text}"),
+        (not is_one_server, f"several dp_group of one pd_type behind {option} {router.text}"),
+        (
+            any(_engine(one) != _engine(groups[0]) for one in groups),
+            f"instances of one pd_type that differ, behind {option} {router.text}",
+        ),
+    ):
+        _refuse(is_so, what)
+    _check_endpoint(groups)
+    _refuse_alone(
+        handover_of(lowered) is not Handover.PULLED,
+        f"{option} {router.text} where KV is pushed, so that ranks are chosen before they get "
+        "a request",
+        "add --kv-transfer whole --kv-transfer-mode pull",
+    )
+    return EngineStage((EngineServer(groups, ranks, balances=ranks is not None),))
 
 
 def _writes(lowered: LoweredDeployment) -> str:

@@ -106,6 +106,8 @@ class Keeper:
         self._reached: list[asyncio.Future[None]] = []
         self._on_its_way: Counter[int] = Counter()
         """By row, servers that a request has been sent to, and that have not received it."""
+        self._received_by: dict[int, list[int]] = {}
+        """By row, the engine cores that have received it, in order."""
         self._questions = 0
         """Of clients, which wait until an engine core has ended a step."""
         self._leaving: Counter[int] = Counter()
@@ -202,6 +204,10 @@ class Keeper:
         """A client sends a request to a server."""
         self._on_its_way[row] += 1
         self.time.requests_under_way += 1
+
+    def cores_of(self, row: int) -> list[int]:
+        """The engine cores that have received a request, in order."""
+        return self._received_by.get(row, [])
 
     async def reached(self) -> None:
         """Returns when every request that was sent has reached an engine core."""
@@ -427,10 +433,12 @@ class Keeper:
                 self.time.waves_under_way -= 1
                 self._moves.received(actor)
             case "received":
-                self._reaches(row_of(rest[0]))
+                row = row_of(rest[0])
+                self._received_by.setdefault(row, []).append(self._numbers[actor])
+                self._reaches(row)
                 self._moves.received(actor)
                 if self.relay is not None:
-                    self.relay.received(row_of(rest[0]), rest[1])
+                    self.relay.received(row, rest[1])
             case "left":
                 self._heard_of_leaving(rest[0])
             case "produced":
