@@ -1977,6 +1977,13 @@ class KvTransferConfig:
 
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
 
+class OutsideNetwork:
+    """
+    The cluster's network outside of a simulation: what moves on it meets each other.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None: ...
+
 class PostedReads:
     """Reads of KV that the hosts of an engine's workers post before a batch."""
 
@@ -1993,7 +2000,7 @@ class PostedReads:
 class OutsideTransfers:
     """KV of prompts that moves between engines outside of a simulation."""
 
-    def __init__(self, config: KvTransferConfig, network: NetworkConfig) -> None: ...
+    def __init__(self, config: KvTransferConfig, network: OutsideNetwork) -> None: ...
 
     def reserved(self, request: int, groups: tuple[int, int], tokens: int, cached: int, now_ps: int) -> int:
         """
@@ -2584,12 +2591,19 @@ class RoundRunner:
     Times rounds of batches that real engines form, on the devices of a lock-step group.
     """
 
-    def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None) -> None:
-        """configs, programs: of each member."""
-
-    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0, posting_ps: Sequence[int] = [], drafts_after: Sequence[int] = []) -> list[tuple[int, int]]:
+    def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None, contention: ContentionSpec | None = None, network: OutsideNetwork | None = None) -> None:
         """
-        (start, end) in ps of each member's step of the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work. posting_ps: how long the hosts of each member post reads of KV first. drafts_after: proposed for each sequence of a member at its end. Both may be empty.
+        configs, programs: of each member. contention: what they move on the network, where they meet others; None: they meet nobody.
+        """
+
+    def begin(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0, posting_ps: Sequence[int] = [], drafts_after: Sequence[int] = []) -> None:
+        """
+        Begins the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work. posting_ps: how long the hosts of each member post reads of KV first. drafts_after: proposed for each sequence of a member at its end. Both may be empty.
+        """
+
+    def take_timed(self) -> list[tuple[int, int, int]]:
+        """
+        (member, start, end) in ps of the steps whose times have become known since this was asked last, of each member in the order of its steps.
         """
 
 class ClientsConfig:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
+from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
 from llmsim.config.errors import LlmsimError, NotYetError
 from llmsim.core import Workload
@@ -25,7 +26,13 @@ from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.copies import HostCopies
 from llmsim.emulation.servers.doors import Door, Stage
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks
+from llmsim.emulation.servers.links import (
+    Links,
+    Prompts,
+    PushLinks,
+    WrittenLinks,
+    outside_network,
+)
 from llmsim.emulation.servers.of_instances import (
     EngineServer,
     EngineStage,
@@ -201,9 +208,10 @@ class _Emulation:
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
-        self._devices = self._all_devices()
+        network = outside_network(prepared.lowered) if len(stages) > 1 else None
+        self._devices = self._all_devices(network)
         self._handover = handover_of(prepared.lowered)
-        links = self._links() if len(stages) > 1 else None
+        links = None if network is None else self._links(network)
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         lockstep = [one.lockstep.groups for one in self._engines if one.lockstep is not None]
         self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
@@ -219,38 +227,42 @@ class _Emulation:
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
-    def _links(self) -> Links:
+    def _links(self, network: "_native.OutsideNetwork") -> Links:
         lowered, prompts = self._prepared.lowered, Prompts(self._prompt_tokens, self._prefill_of)
         match self._handover:
             case Handover.PULLED:
-                return Links(lowered, prompts)
+                return Links(lowered, prompts, network)
             case Handover.WRITTEN:
-                return WrittenLinks(lowered, prompts, self._may_compute)
+                return WrittenLinks(lowered, prompts, network, self._may_compute)
             case Handover.BOOTSTRAPPED:
-                return PushLinks(lowered, prompts)
+                return PushLinks(lowered, prompts, network)
 
     def _may_compute(self, row: int) -> None:
         """A decode server has memory for the prompt."""
         assert self._clients is not None, "_check_before_client looked"
         self._clients.has_memory(row)
 
-    def _all_devices(self) -> "list[Devices | RankDevices]":
+    def _all_devices(
+        self, network: "_native.OutsideNetwork | None"
+    ) -> "list[Devices | RankDevices]":
         """By number of engine core."""
         numbered = [
             (group.info.index, one)
             for server in self._engines
-            for group, one in zip(server.groups, self._devices_of(server), strict=True)
+            for group, one in zip(server.groups, self._devices_of(server, network), strict=True)
         ]
         return [one for _, one in sorted(numbered, key=itemgetter(0))]
 
-    def _devices_of(self, server: EngineServer) -> "Sequence[Devices | RankDevices]":
+    def _devices_of(
+        self, server: EngineServer, network: "_native.OutsideNetwork | None"
+    ) -> "Sequence[Devices | RankDevices]":
         if server.lockstep is None:
             drafts_after = self._engine.drafts_after
             return [
                 Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
                 for one in server.groups
             ]
-        rounds = Rounds(server.groups, server.lockstep.expanded)
+        rounds = Rounds(server.groups, server.lockstep.expanded, server.contended, network)
         return [
             RankDevices(one, self._model_of(one), rounds, member, self._engine.drafts_after)
             for member, one in enumerate(server.groups)

@@ -21,6 +21,7 @@ from llmsim.emulation.devices import (
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
+from llmsim.lowering.types import ContendedDomain
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ class _Member:
     """What is known of one rank."""
 
     offered: deque[Offered] = field(default_factory=deque)
+    begun: deque[Offered] = field(default_factory=deque)
+    """Those whose ends are not known."""
     ends_ps: list[int] = field(default_factory=list)
-    """Of its steps and dummies, as far as their rounds have begun."""
+    """Of its steps and dummies, as far as they are known."""
     looks_ps: list[int] = field(default_factory=list)
     """When the rank's workers look for KV that has moved: behind the launch of each of them."""
     schedule: Schedule = field(default_factory=Schedule)
@@ -55,23 +58,32 @@ class Rounds:
     """Begins a round as soon as every rank has offered a batch for it, a dummy if it has none."""
 
     def __init__(
-        self, groups: Sequence[LoweredGroup], expanded: "_native.ExpandedConfig | None"
+        self,
+        groups: Sequence[LoweredGroup],
+        expanded: "_native.ExpandedConfig | None",
+        contended: ContendedDomain | None = None,
+        network: "_native.OutsideNetwork | None" = None,
     ) -> None:
+        """`contended`: what rounds move on the `network`, where they meet others."""
         configs, programs = [one.native for one in groups], [one.program for one in groups]
-        self._runner = _native.RoundRunner(configs, programs, expanded)
+        contention = None if contended is None else contended.native()
+        self._runner = _native.RoundRunner(configs, programs, expanded, contention, network)
         self._members = [_Member() for _ in groups]
 
     def offer(self, member: int, offered: Offered) -> int:
         """The number of the rank's step, of which `end_ps` tells."""
         one = self._members[member]
         one.offered.append(offered)
-        number = len(one.ends_ps) + len(one.offered) - 1
+        number = len(one.looks_ps) + len(one.offered) - 1
         while all(each.offered for each in self._members):
             self._begin(offered.formed_ps)
         return number
 
     def end_ps(self, member: int, number: int) -> int | None:
-        """When that step of the rank ends; None: its round has not begun."""
+        """When that step of the rank ends; None: its round has not begun, or what it moves has not
+        landed.
+        """
+        self._note_ends()
         ends_ps = self._members[member].ends_ps
         return ends_ps[number] if number < len(ends_ps) else None
 
@@ -82,20 +94,27 @@ class Rounds:
 
     def schedule(self, member: int) -> Schedule:
         """The batches of the rank, without dummies."""
+        self._note_ends()
         return self._members[member].schedule
 
     def _begin(self, now_ps: int) -> None:
         offered = [one.offered.popleft() for one in self._members]
-        times = self._runner.run(
+        self._runner.begin(
             [list(one.sizes) for one in offered],
             now_ps,
             max(one.ready_ps for one in offered),
             [one.posting_ps for one in offered],
             [one.drafts_after for one in offered],
         )
-        for member, one, (_, end_ps) in zip(self._members, offered, times, strict=True):
-            member.ends_ps.append(end_ps)
+        for member, one in zip(self._members, offered, strict=True):
+            member.begun.append(one)
             member.looks_ps.append(now_ps + one.posting_ps)
+
+    def _note_ends(self) -> None:
+        for number, _, end_ps in self._runner.take_timed():
+            member = self._members[number]
+            one = member.begun.popleft()
+            member.ends_ps.append(end_ps)
             if one.batch:
                 member.schedule.add(one.formed_ps, end_ps, one.batch)
 
@@ -169,7 +188,7 @@ class RankDevices:
         further ahead of its devices than it may be with batches. None: some have still to join; 0:
         at once.
         """
-        if self.end_ps(number) is None:
+        if self.looks_ps(number) is None:
             return None
         before = number - self._depth + 1
         return 0 if before < 0 else self.end_ps(before)

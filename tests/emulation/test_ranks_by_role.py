@@ -34,14 +34,14 @@ def cluster_of(folder: Path, prefill: list[int], decode: list[int]) -> str:
     rank = {name: value for name, value in node["instances"][0].items() if name != "dp_group"}
 
     def side(role: str, sizes: list[int]) -> dict[str, Any]:
-        instances = [
+        instances: list[dict[str, Any]] = [
             rank
             | {"pd_type": role, "ep_size": size}
             | ({"dp_group": f"{role} {number}"} if size > 1 else {})
             for number, size in enumerate(sizes)
             for _ in range(size)
         ]
-        return node | {"instances": instances, "num_instances": len(instances)}
+        return {**node, "instances": instances, "num_instances": len(instances)}
 
     cluster |= {"nodes": [side("prefill", prefill), side("decode", decode)], "num_nodes": 2}
     cluster["link_bw"], cluster["link_latency"] = [64, 64, 12.5], [1000, 1000, 2000]
@@ -65,7 +65,7 @@ def servers_of(prepared: Prepared) -> list[list[EngineServer]]:
 
 
 def test_ranks_of_a_role_are_a_server(tmp_path: Path) -> None:
-    prepared = prepared_ranks(tmp_path, [2, 1], [1, 2], *RR)
+    prepared = prepared_ranks(tmp_path, [2, 1], [1, 2], *RR, "--engine-profile", "vllm-0.33")
     stages = servers_of(prepared)
     numbers = [[[one.info.index for one in each.groups] for each in stage] for stage in stages]
     assert numbers == [[[0, 1], [2]], [[3], [4, 5]]]
@@ -82,7 +82,7 @@ def test_each_server_reads_a_model_of_its_own(tmp_path: Path) -> None:
     """Ranks have experts, an instance alone has none; drafters are dense."""
     prepared = prepared_ranks(tmp_path, [2], [1], *RR)
     (ranks,), (alone,) = servers_of(prepared)
-    experts = []
+    experts: list[int | None] = []
     for server in (ranks, alone):
         folder = tmp_path / str(len(experts))
         folder.mkdir()

@@ -33,7 +33,7 @@ from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.doors import Stage
-from llmsim.emulation.servers.links import Prompts, PushLinks
+from llmsim.emulation.servers.links import Prompts, PushLinks, outside_network
 from llmsim.emulation.servers.of_instances import engine_stages, handover_of
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
@@ -318,7 +318,9 @@ async def served(prepared: Prepared, folder: Path) -> Emulated:
     tokens = prepared.workload.input_tokens.tolist()
     senders: list[Clients] = []
     prompts = Prompts(tokens.__getitem__, lambda row: senders[0].passed[row][0])
-    keeper = Keeper(folder, devices, PushLinks(prepared.lowered, prompts))
+    keeper = Keeper(
+        folder, devices, PushLinks(prepared.lowered, prompts, outside_network(prepared.lowered))
+    )
     path, clock = str(keeper.socket_path), ClockPage(str(keeper.clock_path))
     kinds = [
         kind for stage, kind in zip(stages, (Prefill, Decode), strict=True) for _ in stage.servers

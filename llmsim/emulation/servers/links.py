@@ -10,6 +10,12 @@ from llmsim.emulation.in_engine.channel import News
 from llmsim.lowering import LoweredDeployment
 
 
+def outside_network(lowered: LoweredDeployment) -> "_native.OutsideNetwork":
+    """The cluster's, on which nothing moves yet."""
+    assert lowered.network is not None, "KV moves on it"
+    return _native.OutsideNetwork(lowered.network.config)
+
+
 @dataclass(frozen=True)
 class Prompts:
     """What the links have to know of requests, by row."""
@@ -22,13 +28,15 @@ class Prompts:
 class Links:
     """Moves KV that decode groups pull from prefill groups, as in `llmsim run`."""
 
-    def __init__(self, lowered: LoweredDeployment, prompts: Prompts) -> None:
+    def __init__(
+        self, lowered: LoweredDeployment, prompts: Prompts, network: "_native.OutsideNetwork"
+    ) -> None:
+        """`network`: where steps may move something, too."""
         assert lowered.kv_transfers is not None, "engine_stages looked"
-        assert lowered.network is not None, "KV moves on it"
         self._prompts = prompts
         self._cores: dict[int, tuple[int, int]] = {}
         """By row whose KV is on its way, where from and where to."""
-        self._transfers = _native.OutsideTransfers(lowered.kv_transfers, lowered.network.config)
+        self._transfers = _native.OutsideTransfers(lowered.kv_transfers, network)
 
     @property
     def next_ps(self) -> int | None:
@@ -64,8 +72,10 @@ class PushLinks(Links):
     said it, in the order of their numbers.
     """
 
-    def __init__(self, lowered: LoweredDeployment, prompts: Prompts) -> None:
-        super().__init__(lowered, prompts)
+    def __init__(
+        self, lowered: LoweredDeployment, prompts: Prompts, network: "_native.OutsideNetwork"
+    ) -> None:
+        super().__init__(lowered, prompts, network)
         self._said: list[tuple[int, _Does, int, int]] = []
         """(core, what it does, row, tokens), of the present time."""
         self._known: dict[int, int] = {}
@@ -148,10 +158,14 @@ class WrittenLinks(PushLinks):
     """
 
     def __init__(
-        self, lowered: LoweredDeployment, prompts: Prompts, tells: Callable[[int], None]
+        self,
+        lowered: LoweredDeployment,
+        prompts: Prompts,
+        network: "_native.OutsideNetwork",
+        tells: Callable[[int], None],
     ) -> None:
         """`tells`: called with a row whose prompt may be computed."""
-        super().__init__(lowered, prompts)
+        super().__init__(lowered, prompts, network)
         self._tells = tells
         self._pages = {
             one.info.index: one.scheduler.kv.block_size

@@ -13,6 +13,7 @@ from llmsim.emulation.servers.doors import CHOICES
 from llmsim.emulation.step_counts import adapters_of, images_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
 from llmsim.lowering.parallel_layout import LoweredLockstep
+from llmsim.lowering.types import ContendedDomain
 from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.conformance.connectors import (
     HANDOVER,
@@ -34,6 +35,8 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
+    contended: ContendedDomain | None = None
+    """What its ranks' rounds move where they meet KV or others; None: they meet nobody."""
     balances: bool = False
     """Its own balancer chooses the rank of a request in lock-step; else requests name it."""
     adapters: tuple[str, ...] = ()
@@ -159,11 +162,12 @@ def handover_of(lowered: LoweredDeployment) -> Handover:
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
+    timed_on_network = _timed_on_network(lowered)
     for is_so, what, remedy in (
         (None in configs, "an instance that gets no requests", ""),
         (lowered.layouts is not None, "layouts", "give one layout"),
         (
-            bool(lowered.contended),
+            any(one.groups not in timed_on_network for one in lowered.contended),
             "collectives that share links between instances",
             "give instances whose collectives meet other transfers a node of their own",
         ),
@@ -181,6 +185,14 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
         _refuse_alone(is_so, what, remedy)
     for group in lowered.groups:
         _check_speculation(group)
+
+
+def _timed_on_network(lowered: LoweredDeployment) -> list[tuple[int, ...]]:
+    """The ranks in lock-step whose rounds are on the network over which vLLM's servers send KV."""
+    are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
+    if lowered.kv_transfers is None or are_sglangs:
+        return []
+    return [one.groups for one in lowered.lockstep_groups]
 
 
 def _check_speculation(group: LoweredGroup) -> None:
@@ -305,7 +317,7 @@ def _balanced(
 ) -> EngineStage:
     """One server with all engines of a role, which chooses when it gets a request."""
     groups = tuple(group for one in servers for group in one.groups)
-    ranks = servers[0].lockstep
+    first = servers[0]
     is_one_server = len(servers) == 1 or all(one.lockstep is None for one in servers)
     are_sglangs = any(one.engine.scheduler == SGLANG for one in lowered.groups)
     for is_so, what in (
@@ -324,7 +336,7 @@ def _balanced(
         "a request",
         "add --kv-transfer whole --kv-transfer-mode pull",
     )
-    return EngineStage((EngineServer(groups, ranks, balances=ranks is not None),))
+    return EngineStage((replace(first, groups=groups, balances=first.lockstep is not None),))
 
 
 def _writes(lowered: LoweredDeployment) -> str:
@@ -341,12 +353,14 @@ def _servers_of(
     writes = _writes(lowered)
     ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
     others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
+    contended_of = {one.groups: one for one in lowered.contended}
     servers = []
     for group in groups:
         ranks = ranks_of.get(group.info.index)
         if ranks is not None:
             members = tuple(lowered.groups[one] for one in ranks.groups)
-            servers.append(EngineServer(members, ranks, writes=writes))
+            contended = contended_of.get(ranks.groups)
+            servers.append(EngineServer(members, ranks, contended, writes=writes))
         elif group.info.index not in others:
             servers.append(EngineServer((group,), writes=writes))
     return tuple(servers)

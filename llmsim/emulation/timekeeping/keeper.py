@@ -355,6 +355,7 @@ class Keeper:
             self._moves.hear(actor, kind, rest)
         elif kind in Ranks.KINDS:
             self._ranks_of[actor].hear(actor, kind, rest)
+            self._moves.round_begins()
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
             return
@@ -368,6 +369,7 @@ class Keeper:
             if actor not in self._ranks_of:
                 return
             self._ranks_of[actor].offered()
+            self._moves.round_begins()
         elif kind in ("reported", "ended", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
@@ -515,6 +517,8 @@ class Keeper:
                 self._clients_wake.set_result(True)
         elif actor is self._moves.actor:
             self._moves.land()
+            for ranks in dict.fromkeys(self._lockstep.values()):
+                ranks.offered()  # their rounds may have ended
         elif self.threads.is_actor(actor):
             self.threads.wake()
         elif self._processes.has(actor):

@@ -192,6 +192,11 @@ class KvMoves:
             self._moved[number] = left
         return [heard for at_ps, heard in moved if after_ps < at_ps <= until_ps]
 
+    def round_begins(self) -> None:
+        """Ranks in lock-step may have begun to move something, too."""
+        if self._mover is not None:
+            self._expect()
+
     def _expect(self) -> None:
         assert self._mover is not None and self.actor is not None, "something moves"
         self._time.waits(self.actor, self._mover.next_ps)

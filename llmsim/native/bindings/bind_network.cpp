@@ -12,6 +12,7 @@
 #include "group/posted_reads.h"
 #include "kv_transfer/kv_transfer.h"
 #include "kv_transfer/outside_transfers.h"
+#include "network/outside_network.h"
 #include "network/shared_network.h"
 
 using namespace nanobind::literals;
@@ -110,6 +111,10 @@ void bind_kv_transfer(nb::module_& m) {
 }
 
 void bind_outside_transfers(nb::module_& m) {
+  nb::class_<OutsideNetwork>(
+      m, "OutsideNetwork",
+      "The cluster's network outside of a simulation: what moves on it meets each other.")
+      .def(nb::init<NetworkConfig>(), "config"_a);
   nb::class_<PostedReads>(m, "PostedReads",
                           "Reads of KV that the hosts of an engine's workers post before a batch.")
       .def(nb::init<>())
@@ -119,7 +124,7 @@ void bind_outside_transfers(nb::module_& m) {
            "What is left of them, in ps, for the hosts of a batch that is formed then.");
   nb::class_<OutsideTransfers>(m, "OutsideTransfers",
                                "KV of prompts that moves between engines outside of a simulation.")
-      .def(nb::init<KvTransferConfig, NetworkConfig>(), "config"_a, "network"_a)
+      .def(nb::init<KvTransferConfig, std::shared_ptr<OutsideNetwork>>(), "config"_a, "network"_a)
       .def(
           "reserved",
           [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,

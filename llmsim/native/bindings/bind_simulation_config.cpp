@@ -219,7 +219,8 @@ void bind_batch_runner(nb::module_& m) {
 
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,
                        const std::vector<std::shared_ptr<Program>>& programs,
-                       const std::optional<ExpandedConfig>& expanded) {
+                       const std::optional<ExpandedConfig>& expanded,
+                       const ContentionSpec* contention, std::shared_ptr<OutsideNetwork> network) {
   if (configs.empty() || configs.size() != programs.size())
     throw std::invalid_argument("a round has members, each with a program");
   std::vector<GroupCosts> costs;
@@ -227,11 +228,14 @@ void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& conf
     if (configs[m].offload) throw std::invalid_argument("steps with copies need a network");
     costs.push_back(make_costs(configs[m], programs[m]));
   }
-  new (runner) RoundRunner(std::move(costs), [&](std::vector<GroupCosts*> members) {
+  const auto make = [&](std::vector<GroupCosts*> members) -> std::unique_ptr<StepExecutor> {
     StepPricer pricer(std::move(members));
+    if (contention != nullptr)
+      return std::make_unique<ContendedExecutor>(std::move(pricer), contention->links);
     return expanded ? expanded_executor(std::move(pricer), &*expanded)
                     : folded_executor(std::move(pricer));
-  });
+  };
+  new (runner) RoundRunner(std::move(costs), make, contention ? std::move(network) : nullptr);
 }
 
 void bind_round_runner(nb::module_& m) {
@@ -239,9 +243,11 @@ void bind_round_runner(nb::module_& m) {
       m, "RoundRunner",
       "Times rounds of batches that real engines form, on the devices of a lock-step group.")
       .def("__init__", &make_round_runner, "configs"_a, "programs"_a, "expanded"_a = nb::none(),
-           "configs, programs: of each member.")
+           "contention"_a.none() = nb::none(), "network"_a.none() = nb::none(),
+           "configs, programs: of each member. contention: what they move on the network, where "
+           "they meet others; None: they meet nobody.")
       .def(
-          "run",
+          "begin",
           [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps,
              const std::vector<Ps>& posting_ps, const std::vector<std::int32_t>& drafts_after) {
             std::vector<Batch> members;
@@ -250,17 +256,24 @@ void bind_round_runner(nb::module_& m) {
               members[m].posting = posting_ps[m];
             for (std::size_t m = 0; m < std::min(members.size(), drafts_after.size()); ++m)
               members[m].drafts_after = drafts_after[m];
-            std::vector<std::pair<Ps, Ps>> times;
-            for (const StepTimes& one : runner.run(members, now_ps, ready_ps))
-              times.emplace_back(one.start, one.end);
-            return times;
+            runner.begin(members, now_ps, ready_ps);
           },
           "batches"_a, "now_ps"_a, "ready_ps"_a = 0, "posting_ps"_a = std::vector<Ps>{},
           "drafts_after"_a = std::vector<std::int32_t>{},
-          "(start, end) in ps of each member's step of the next round, which the hosts have at "
-          "now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member "
-          "without work. posting_ps: how long the hosts of each member post reads of KV first. "
-          "drafts_after: proposed for each sequence of a member at its end. Both may be empty.");
+          "Begins the next round, which the hosts have at now_ps and which may start at ready_ps; "
+          "items as of Program.step_ps, none for a member without work. posting_ps: how long the "
+          "hosts of each member post reads of KV first. "
+          "drafts_after: proposed for each sequence of a member at its end. Both may be empty.")
+      .def(
+          "take_timed",
+          [](RoundRunner& runner) {
+            std::vector<std::tuple<std::size_t, Ps, Ps>> timed;
+            for (const RoundRunner::Timed& one : runner.take_timed())
+              timed.emplace_back(one.member, one.times.start, one.times.end);
+            return timed;
+          },
+          "(member, start, end) in ps of the steps whose times have become known since this was "
+          "asked last, of each member in the order of its steps.");
 }
 
 void bind_source(nb::module_& m) {

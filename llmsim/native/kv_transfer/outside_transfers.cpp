@@ -5,7 +5,7 @@
 
 namespace llmsim {
 
-OutsideTransfers::OutsideTransfers(KvTransferConfig config, NetworkConfig network)
+OutsideTransfers::OutsideTransfers(KvTransferConfig config, std::shared_ptr<OutsideNetwork> network)
     : config_(std::move(config)), network_(std::move(network)) {
   if (config_.layerwise)
     throw std::invalid_argument("layer by layer, KV is moved by the groups alone");
@@ -23,7 +23,7 @@ Ps OutsideTransfers::reserved(RequestId request, const KvRoute& route, std::int3
   Moving& moving = moving_[request] = {*known, tokens, first, first};
   moving.posted = now + posts;
   send_message(request, route, Kind::kTold, now);
-  network_.settle(now);
+  network_->settle(now);
   return posts;
 }
 
@@ -32,7 +32,7 @@ void OutsideTransfers::sends(RequestId request, std::int32_t tokens, Ps now) {
   if (moving == moving_.end() || !moving->second.told || moving->second.sent >= tokens)
     throw std::invalid_argument("no blocks are reserved for a prompt that is sent");
   send_up_to(request, moving->second, tokens, now);
-  network_.settle(now);
+  network_->settle(now);
 }
 
 void OutsideTransfers::withdrawn(RequestId request, const KvRoute& route, Ps now) {
@@ -41,15 +41,11 @@ void OutsideTransfers::withdrawn(RequestId request, const KvRoute& route, Ps now
   moving.route.prefill_group = route.prefill_group;
   moving.route.decode_group = route.decode_group;
   send_message(request, route, Kind::kWithdrawn, now);
-  network_.settle(now);
+  network_->settle(now);
 }
 
 std::vector<RequestId> OutsideTransfers::advance(Ps now) {
-  while (network_.next_event() <= now) {
-    const Ps time = network_.next_event();
-    network_.advance(time);
-    network_.settle(time);
-  }
+  network_->advance(now);
   std::vector<RequestId> complete;
   const auto later = posted_.upper_bound(now);
   for (auto one = posted_.begin(); one != later; one = posted_.erase(one))
@@ -67,8 +63,9 @@ void OutsideTransfers::send_message(RequestId request, const KvRoute& route, Kin
 void OutsideTransfers::start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
                              RequestId request, Kind kind, Ps now) {
   const auto token = (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
-  network_.transfer_at(from, to, bytes, now + network_.way_out(from, to), now, *this, token,
-                       Purpose::kKvHandover);
+  SharedNetwork& network = network_->shared();
+  network.transfer_at(from, to, bytes, now + network.way_out(from, to), now, *this, token,
+                      Purpose::kKvHandover);
 }
 
 void OutsideTransfers::landed(TransferId, std::uint64_t token, Ps now) {

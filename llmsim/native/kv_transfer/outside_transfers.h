@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "kv_transfer/kv_transfer.h"
+#include "network/outside_network.h"
 
 namespace llmsim {
 
@@ -17,7 +19,7 @@ namespace llmsim {
 // pulled, else when the prefill group has computed them.
 class OutsideTransfers final : private TransferOwner {
  public:
-  OutsideTransfers(KvTransferConfig config, NetworkConfig network);
+  OutsideTransfers(KvTransferConfig config, std::shared_ptr<OutsideNetwork> network);
   OutsideTransfers(const OutsideTransfers&) = delete;  // its transfers refer to it
 
   // A decode group has reserved blocks for a prompt of `tokens`, of which it has `cached`.
@@ -35,7 +37,7 @@ class OutsideTransfers final : private TransferOwner {
   // When something may land; kEndOfTime: nothing moves.
   Ps next_event() const {
     const Ps posted = posted_.empty() ? kEndOfTime : posted_.begin()->first;
-    return std::min(posted, network_.next_event());
+    return std::min(posted, network_->next_event());
   }
   // Time passes; returns the requests whose last byte is there by now, in the order of landing.
   std::vector<RequestId> advance(Ps now);
@@ -67,7 +69,7 @@ class OutsideTransfers final : private TransferOwner {
              Ps now);
 
   KvTransferConfig config_;
-  SharedNetwork network_;
+  std::shared_ptr<OutsideNetwork> network_;
   std::unordered_map<RequestId, Moving> moving_;
   std::vector<RequestId> told_, refused_, drained_;
   std::multimap<Ps, RequestId> posted_;  // when reads have been posted whose bytes are there
