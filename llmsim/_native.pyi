@@ -2017,6 +2017,16 @@ class OutsideTransfers:
         Where KV is pushed: the decode group no longer wants the KV, and keeps its memory until nothing of it is under way.
         """
 
+    def dropped(self, request: int, groups: tuple[int, int], now_ps: int) -> None:
+        """
+        Where KV is pulled: the decode group has dropped a prompt that has not landed. Before its blocks are reserved, the prefill group is told that nobody will read it.
+        """
+
+    def take_forgotten(self) -> list[int]:
+        """
+        Where KV is pulled: the requests of which prefill groups have been told since the last call that nobody will read their KV.
+        """
+
     def take_told(self) -> list[int]:
         """
         Where KV is pushed: the requests of which prefill groups have been told since the last call that blocks are reserved, in that order.

@@ -120,7 +120,7 @@ def emulate(
         check_workload(
             prepared.workload,
             hands_over=len(stages) > 1,
-            at_once=handover_of(prepared.lowered) is Handover.BOOTSTRAPPED,
+            stays=_clients_stay(prepared.lowered, stages),
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
@@ -138,6 +138,15 @@ def emulate(
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
         return asyncio.run(one.run(version, log, args_of_servers))
+
+
+def _clients_stay(lowered: LoweredDeployment, stages: Sequence[EngineStage]) -> bool:
+    """Whether no client may leave before its answer's end: a balancer of a pair, and a server that
+    writes KV, would hear of it in ways of their own.
+    """
+    servers = [one for stage in stages for one in stage.servers]
+    is_balanced = any(one.balances or (len(one.groups) > 1 and not one.lockstep) for one in servers)
+    return len(stages) > 1 and (is_balanced or handover_of(lowered) is Handover.WRITTEN)
 
 
 def _check_before_client(lowered: LoweredDeployment) -> None:

@@ -129,6 +129,7 @@ class Clients:
         """
         self._first_stages, self._holding_stages = _stages_of(handover, len(stages))
         """Where requests that come go, and those that get them when the last one has memory."""
+        self._passes_on = len(stages) > 1 and handover is Handover.PULLED
         self._held: dict[int, _Due] = {}
         """By row, requests that wait for that, and when API servers have read them."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
@@ -285,10 +286,7 @@ class Clients:
         door = stage.doors[number]
         self.passed.setdefault(coming.row, []).append(door.group)
         self._places.setdefault(coming.row, {})[coming.stage] = number
-        timeouts = self._workload.timeout_ps
-        if timeouts is not None and timeouts[coming.row] >= 0:
-            deadline_ps = coming.at_ps + int(timeouts[coming.row])
-            heapq.heappush(self._later, _Later(deadline_ps, _What.GIVES_UP, coming.row))
+        self._await_giving_up(coming)
         process = self._process_of(coming.stage, number, coming.row)
         if process is not None:
             tokens = int(self._workload.input_tokens[coming.row])
@@ -301,6 +299,16 @@ class Clients:
             self._held[coming.row] = due
         else:
             heapq.heappush(self._due, due)
+        if self.answers[coming.row].gave_up:  # at this very time
+            self._leave_servers(coming.row, self._keeper.time.now_ps)
+
+    def _await_giving_up(self, coming: _Coming) -> None:
+        """From a request's arrival on."""
+        timeouts = self._workload.timeout_ps
+        if timeouts is None or timeouts[coming.row] < 0 or coming.stage not in self._first_stages:
+            return
+        deadline_ps = coming.at_ps + int(timeouts[coming.row])
+        heapq.heappush(self._later, _Later(deadline_ps, _What.GIVES_UP, coming.row))
 
     def has_memory(self, row: int) -> None:
         """The server that answers a request has memory for its prompt: the other one gets it."""
@@ -468,7 +476,9 @@ class Clients:
         async for tokens in self._tokens(reader):
             self._computed.add((due.row, due.stage))
             self._uncount(due.row, due.stage)
-            if due.stage + 1 not in self._first_stages:
+            if self.answers[due.row].gave_up and self._passes_on:
+                self._keeper.forgets_prompt(due.row)
+            elif due.stage + 1 not in self._first_stages:
                 group = self._keeper.cores_of(due.row)[-1]
                 self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
                 self._keeper.clients_work()

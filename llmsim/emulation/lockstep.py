@@ -21,7 +21,7 @@ from llmsim.emulation.devices import (
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
-from llmsim.lowering.types import ContendedDomain
+from llmsim.lowering.network.contended.collectives import ContendedDomain
 
 
 @dataclass(frozen=True)

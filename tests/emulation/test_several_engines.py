@@ -334,7 +334,7 @@ class LandsAt:
     def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
         raise AssertionError("nobody pushes")
 
-    def withdrawn(self, core: int, row: int) -> None:
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
         raise AssertionError("nobody leaves")
 
     def landed(self, now_ps: int) -> list[tuple[int, int]]:

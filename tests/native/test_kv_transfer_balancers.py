@@ -39,9 +39,9 @@ def test_a_prompt_is_read_once_by_each_server(prefill: list[int], decode: list[i
 
 
 def test_clients_that_leave_while_a_decode_server_reads() -> None:
-    """Nobody gets the prompt, and its prefill group has its blocks again."""
+    """The group that is chosen hears of both, and takes no blocks."""
     alone = run([(0, 64, 3)], BALANCED).kv_transfers()
     left_ps = int(alone["prefill_end_ps"][0]) + MS
     one = run([(0, 64, 3)], BALANCED, timeouts=[left_ps])
     assert int(one.kv_transfers()["kv_reserved_ps"][0]) == -1
-    assert one.requests()["cancelled_ps"].tolist() == [left_ps + MS], "when it would be chosen"
+    assert one.requests()["cancelled_ps"].tolist() == [left_ps + MS], "when it has been chosen"

@@ -12,8 +12,8 @@ from llmsim.config.errors import NotYetError
 from llmsim.emulation.servers.doors import CHOICES
 from llmsim.emulation.step_counts import adapters_of, images_of
 from llmsim.lowering import LoweredDeployment, LoweredGroup
+from llmsim.lowering.network.contended.collectives import ContendedDomain
 from llmsim.lowering.parallel_layout import LoweredLockstep
-from llmsim.lowering.types import ContendedDomain
 from llmsim.routing import RouterSpec, kept_sessions
 from llmsim.scheduling.conformance.connectors import (
     HANDOVER,

@@ -225,6 +225,11 @@ class Keeper:
         """Nobody reads what engine cores still give this request."""
         self._left.add(row)
 
+    def forgets_prompt(self, row: int) -> None:
+        """Its client has left when its prompt was computed, and no server is to answer it."""
+        self._moves.forgets(row)
+        self._wake()
+
     def refused(self, row: int) -> None:
         """The server refused a request, perhaps before it reached an engine core."""
         self._reaches(row)
@@ -443,6 +448,7 @@ class Keeper:
                     self.relay.received(row, rest[1])
             case "left":
                 self._heard_of_leaving(rest[0])
+                self._moves.received(actor)
             case "produced":
                 core = self._numbers[actor]
                 under_way = sum(self._under_way(core, *answer) for answer in rest[0])

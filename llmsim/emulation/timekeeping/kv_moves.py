@@ -47,8 +47,12 @@ class KvLinks(KvMover, Protocol):
         """
         ...
 
-    def withdrawn(self, core: int, row: int) -> None:
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
         """A decode core no longer wants the KV of a prompt."""
+        ...
+
+    def forgets(self, row: int) -> None:
+        """No decode core will have the request, whose prompt has been computed."""
         ...
 
 
@@ -122,8 +126,11 @@ class KvMoves:
         elif kind == "copies":
             self._copy(core, *rest)
         elif self._links is not None and kind in ("sent", "withdrawn"):
-            says = self._links.sent if kind == "sent" else self._links.withdrawn
-            says(self._numbers[core], *rest)
+            if kind == "sent":
+                self._links.sent(self._numbers[core], *rest)
+            else:
+                (row,) = rest
+                self._links.withdrawn(self._numbers[core], row, self._time.now_ps)
             self._expect()
         elif self._links is not None:
             row, cached = rest
@@ -152,8 +159,14 @@ class KvMoves:
         """It sees all requests that it has received."""
         self._unseen.discard(core)
 
+    def forgets(self, row: int) -> None:
+        """Nobody will read the KV of a prompt that has been computed."""
+        assert self._links is not None, "it moves between engine cores"
+        self._links.forgets(row)
+        self._expect()
+
     def received(self, core: Actor) -> None:
-        """It has received a request, or that a wave begins."""
+        """It has received a request, or that a wave begins, or that a client has left."""
         self._unseen.add(core)
         self._stir(core)
 

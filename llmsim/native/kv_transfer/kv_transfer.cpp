@@ -157,8 +157,8 @@ void KvTransfers::choose_decoder(RequestId request, std::int32_t model, Ps now) 
 void KvTransfers::has_read(RequestId request, Ps now) {
   const KvTransfer& kv_transfer = of(request);
   if (kv_transfer.read != now || kv_transfer.decode_group >= 0) return;
-  if (kv_transfer.gave_up) return forget_prompt(request, now);
   choose_decoder(request, groups_[at(kv_transfer.prefill_group)]->config().model, now);
+  if (kv_transfer.gave_up) groups_[at(kv_transfer.decode_group)]->abort(request, now);
 }
 
 void KvTransfers::forget_prompt(RequestId request, Ps now) {
