@@ -141,12 +141,22 @@ def emulate(
 
 
 def _clients_stay(lowered: LoweredDeployment, stages: Sequence[EngineStage]) -> bool:
-    """Whether no client may leave before its answer's end: a balancer of a pair, and a server that
-    writes KV, would hear of it in ways of their own.
+    """Whether no client may leave before its answer's end. Servers that write KV hear of it in ways
+    of their own; `VLLM_DP` and `LOR` count the request until its engine has dropped it.
     """
-    servers = [one for stage in stages for one in stage.servers]
-    is_balanced = any(one.balances or (len(one.groups) > 1 and not one.lockstep) for one in servers)
-    return len(stages) > 1 and (is_balanced or handover_of(lowered) is Handover.WRITTEN)
+    match handover_of(lowered):
+        case Handover.BOOTSTRAPPED:
+            return False
+        case Handover.WRITTEN:
+            return len(stages) > 1
+        case Handover.PULLED:
+            return len(stages) > 1 and any(map(_counts_engines, stages))
+
+
+def _counts_engines(stage: EngineStage) -> bool:
+    """Whether there is a choice in it that depends on what engines hold."""
+    takes_turns = stage.router == "RR" and all(one.is_alone_or_named for one in stage.servers)
+    return sum(len(one.groups) for one in stage.servers) > 1 and not takes_turns
 
 
 def _check_before_client(lowered: LoweredDeployment) -> None:

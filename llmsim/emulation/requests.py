@@ -51,8 +51,8 @@ def check_workload(
         (
             gives_up,
             "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks)",
-            "runs these with prefill and decode where KV is pulled, and a router other than "
-            "VLLM_DP chooses; leave it out, or add --kv-transfer whole --kv-transfer-mode pull",
+            "runs them where KV is pulled and RR chooses; leave them out, or add --kv-transfer "
+            "whole --kv-transfer-mode pull, and RR on both sides",
         ),
         (
             has_adapters,

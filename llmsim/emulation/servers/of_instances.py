@@ -52,6 +52,11 @@ class EngineServer:
         return self.groups[0]
 
     @property
+    def is_alone_or_named(self) -> bool:
+        """Whether requests have no rank of it to choose, or name theirs."""
+        return len(self.groups) == 1 or (self.lockstep is not None and not self.balances)
+
+    @property
     def encoder(self) -> dict[str, int] | None:
         """The budgets of its encoder; None: nobody has inputs of one."""
         config = self.first.scheduler

@@ -38,6 +38,10 @@ class Coordinators:
         self._server_of[actor] = rest[0]
         return actor
 
+    def has(self, actor: Actor) -> bool:
+        """Whether it is one of them."""
+        return actor in self._server_of
+
     def leaves(self, actor: Actor) -> None:
         """It has ended."""
         self._server_of.pop(actor, None)

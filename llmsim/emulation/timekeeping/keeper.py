@@ -124,7 +124,9 @@ class Keeper:
             "join client": (self._processes.join, self._hear_client),
         }
         self.messages = 0
-        """That engine cores and processes of the client have sent."""
+        """That engine cores and processes of the client have sent; those of coordinators and API
+        servers go on where nobody does anything.
+        """
         self.failure: LlmsimError | None = None
         """What has ended the emulation; None: it goes on."""
 
@@ -281,7 +283,7 @@ class Keeper:
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
-                self.messages += 1
+                self.messages += self._does_something(actor)
                 if kind == "bye":
                     said_bye = True
                     break
@@ -301,6 +303,9 @@ class Keeper:
             if actor is not None:
                 self._leave(actor, said_bye=said_bye)
             writer.close()
+
+    def _does_something(self, actor: Actor | None) -> bool:
+        return actor is not None and not self._coordinators.has(actor)
 
     def _join_core(self, rest: list[Any]) -> Actor:
         actor = self.time.join(f"engine core {rest[0]}")
