@@ -283,7 +283,7 @@ class Keeper:
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
-                self.messages += self._does_something(actor)
+                self.messages += self._counts(actor, kind)
                 if kind == "bye":
                     said_bye = True
                     break
@@ -304,8 +304,11 @@ class Keeper:
                 self._leave(actor, said_bye=said_bye)
             writer.close()
 
-    def _does_something(self, actor: Actor | None) -> bool:
-        return actor is not None and not self._coordinators.has(actor)
+    def _counts(self, actor: Actor | None, kind: str) -> bool:
+        """Whether a message says that something goes on."""
+        if actor is None:
+            return kind in self._joins
+        return not self._coordinators.has(actor)
 
     def _join_core(self, rest: list[Any]) -> Actor:
         actor = self.time.join(f"engine core {rest[0]}")
