@@ -25,6 +25,7 @@ from recorded_hosts import (
     many_sequences,
     others_host_times,
 )
+from recorded_power import drawn_w, fitted_energies
 from recorded_runs import (
     ASSUMED_HOST,
     FOLDER,
@@ -126,8 +127,14 @@ def page(hosts: HostRuns, bundled: Sequence[Run], unfused: Sequence[Run]) -> str
     }
     words = (FOLDER.parent / "page.txt").read_text("utf-8")
     texts = {name: "\n".join(lines) for name, lines in tables.items()}
+    energies = fitted_energies()
     without = ", ".join(f"{error(run, MEAN_TPOT):+.1f}" for run in unfused)
-    return words.format(unfused=without, **texts)
+    return words.format(
+        unfused=without,
+        switching=energies.switching_fj_per_flop,
+        traffic=energies.traffic_fj_per_byte,
+        **texts,
+    )
 
 
 def error(run: Run, metric: str) -> float:
@@ -313,12 +320,14 @@ def capacity_table() -> Iterator[str]:
 
 
 def power_table(runs: Sequence[Run]) -> Iterator[str]:
-    yield "| model | load | mean, W | 95th percentile, W | clock, MHz |"
-    yield "| --- | --- | ---: | ---: | ---: |"
+    yield "| model | load | mean, W | by the data sheet, W | 95th percentile, W | clock, MHz |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
     for run in runs:
         power = run.meta["facts"]["power"]
-        cells = [f"{power[name]:.0f}" for name in ("mean_w", "p95_w", "sm_mhz")]
-        yield row([run.served.title, run.load, *cells])
+        drawn = drawn_w(run.served, run.load)
+        sheet = "" if drawn is None else f"{drawn:.0f}"
+        peak, clock = (f"{power[name]:.0f}" for name in ("p95_w", "sm_mhz"))
+        yield row([run.served.title, run.load, f"{power['mean_w']:.0f}", sheet, peak, clock])
 
 
 def row(cells: Sequence[str]) -> str:

@@ -122,8 +122,7 @@ def simulate(served: Served, load: str, host: HostTimes, **options: Any) -> Run:
     """The run of a load, and the same trace simulated with the recorded engine's limits and these
     times of the host.
     """
-    folder = FOLDER / served.folder / load
-    meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    folder, meta = FOLDER / served.folder / load, meta_of(served, load)
     fields = llmsim.Cluster.build(served.model_name, HARDWARE).fields()
     instance = meta["facts"]["instance"]
     fields["engine"] = {"engine_profile": ENGINE, **host, **instance}
@@ -147,6 +146,14 @@ def simulate(served: Served, load: str, host: HostTimes, **options: Any) -> Run:
         recorded_launches(steps, meta["facts"]["largest_graph"]),
         lone_prompts(requests, result.requests),
     )
+
+
+def meta_of(served: Served, load: str) -> dict[str, Any]:
+    """What was written down of the machine and the engine."""
+    found: dict[str, Any] = json.loads(
+        (FOLDER / served.folder / load / "meta.json").read_text("utf-8")
+    )
+    return found
 
 
 def lone_prompts(requests: Sequence[dict[str, Any]], simulated: pd.DataFrame) -> pd.DataFrame:

@@ -41,7 +41,7 @@ class Attention:
     def mixed(axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], skew_ps: int, provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, chunked: bool = False, queries_per_kv_head: int = 1, prompts_apart: bool = False) -> Attention: ...
 
     @staticmethod
-    def split(prefill_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], prefill_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], decode_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], decode_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], mixed_ps: int, skew_ps: int, prefill_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, decode_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, chunked: bool = False, queries_per_kv_head: int = 1, shared_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> Attention: ...
+    def split(prefill_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], prefill_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], decode_axes: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], decode_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], mixed_ps: int, skew_ps: int, prefill_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, decode_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, window: int = 0, chunked: bool = False, queries_per_kv_head: int = 1, shared_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, latent_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, latent_provenance: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, latent_shared_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, latent_rule: Sequence[int] = [0, 0, 0]) -> Attention: ...
 
 class Feature(enum.Enum):
     TOKENS = 0
@@ -205,10 +205,28 @@ class GraphRules:
     @posts_reads.setter
     def posts_reads(self, arg: bool, /) -> None: ...
 
+class PowerTables:
+    """
+    What a step's operators do on a device whose power is limited: mW, pJ and ps; a window of 0 is no limit.
+    """
+
+    def __init__(self, limit_mw: int, idle_mw: int, window_ps: int, stages: int) -> None: ...
+
+    def add_operator(self, feature: Feature, switching_pj: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], traffic_pj: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], clocked_ps: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Of all its executions in a step, by the rows of its feature."""
+
+    def add_attention(self, switching_pj_per_pair: int, traffic_pj_per_token: int, layers: int) -> None:
+        """
+        Of the next kind, by pair of a prompt's token and one that it sees, and by token of KV that is read.
+        """
+
 class Program:
     def __init__(self, operators: Sequence[Operator], attention: Attention, padded_tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], floor: LowerBound, host_gap_ps: int, largest_graph: int = 0, other_attentions: Sequence[Attention] = [], context_ranks: int = 1) -> None: ...
 
     def set_graphs(self, rules: GraphRules) -> None: ...
+
+    @property
+    def num_stages(self) -> int: ...
 
     def set_host_sequence(self, each_ps: int) -> None: ...
 
@@ -216,6 +234,9 @@ class Program:
         """
         What a batch of sequences with so many tokens replays, and the tokens that it computes.
         """
+
+    def set_power(self, tables: PowerTables) -> None:
+        """Devices lower their clock where their mean power reaches the limit."""
 
     def give_drafts_rows(self) -> None:
         """Verified drafts count as sequences in the tables."""
@@ -226,6 +247,11 @@ class Program:
     def attention_ps(self, items: Sequence[Sequence[int]]) -> list[int]:
         """
         One layer of each kind of attention, ps; 0 for kinds that the program does not have.
+        """
+
+    def device_work(self, items: Sequence[Sequence[int]]) -> tuple[int, int, int]:
+        """
+        Of a step on one device: pJ that its operations switch and that its bytes take, and ps that the clock limits; zeros without tables of power.
         """
 
     def rank_graph(self, items: Sequence[Sequence[int]]) -> tuple[GraphMode, int, int]:
@@ -1840,6 +1866,8 @@ class NodeRole(enum.Enum):
 
     PREPARE = 19
 
+    SLOWED = 20
+
     DRAFTS = 4
 
     END = 5
@@ -1868,9 +1896,9 @@ class NodeRole(enum.Enum):
 
     M2N_LATENCY = 17
 
-def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0, adapters: Sequence[Sequence[int]] = []) -> tuple:
+def step_nodes(program: Program, offload: OffloadConfig | None, items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0, adapters: Sequence[Sequence[int]] = [], slowed_ps: Sequence[int] = []) -> tuple:
     """
-    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.
+    The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its two halves, if they alternate; and what each member counts (`Simulation.activity`). `drafts_after` are each member's, of a drafter that has run so many passes before; `adapters` each member's counts of `Simulation.schedule`'s `adapter_use`, and `slowed_ps` what the power limit added to each of its stages (none: nothing).
     """
 
 def afd_nodes(config: AfdConfig, programs: Sequence[Program], items: Sequence[Sequence[Sequence[int]]], step: int, drafter: Drafter | None = None, drafts_after: Sequence[int] = [], first_passes: int = 0, next_passes: int = 0) -> tuple:
@@ -1977,13 +2005,6 @@ class KvTransferConfig:
 
     def add_route(self, prefill_group: int, decode_group: int, table: int) -> None: ...
 
-class OutsideNetwork:
-    """
-    The cluster's network outside of a simulation: what moves on it meets each other.
-    """
-
-    def __init__(self, config: NetworkConfig) -> None: ...
-
 class PostedReads:
     """Reads of KV that the hosts of an engine's workers post before a batch."""
 
@@ -1996,6 +2017,14 @@ class PostedReads:
         """
         What is left of them, in ps, for the hosts of a batch that is formed then.
         """
+
+class OutsideNetwork:
+    """The network of engines outside of a simulation."""
+
+    def __init__(self, config: NetworkConfig) -> None: ...
+
+    def run_out(self) -> None:
+        """All that is under way lands, whoever hears of it."""
 
 class OutsideTransfers:
     """KV of prompts that moves between engines outside of a simulation."""

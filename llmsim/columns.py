@@ -455,6 +455,7 @@ class GroupCounters(Table):
     steps_piecewise_graph: Int64 = column("", "Batches with CUDA graphs around attention.")
     steps_without_graph: Int64 = column("", "Batches launched operator by operator.")
     launching_ps: Int64 = column("ps", "Time that steps lost to a host that launched no faster.")
+    slowed_ps: Int64 = column("ps", "Time that steps lost to the clock of the card's power limit.")
     scheduled_sequences: Int64 = column("sequences", "Scheduled sequences, summed over batches.")
     attended_tokens: Int64 = column(
         "", "Pairs of a scheduled token and a token that it attends to, itself included."
@@ -475,11 +476,13 @@ class GroupCounters(Table):
     prefix_queried_tokens: Int64 = column("tokens", "Tokens looked up in the prefix cache.")
     prefix_hit_tokens: Int64 = column("tokens", "Tokens found in the prefix cache.")
     busy_ps: Int64 = column("ps", "Time with a batch on the device.")
+    dummy_ps: Int64 = column("ps", "Part of busy_ps in steps of ranks without requests.")
     communication_ps: Int64 = column("ps", "Time of collectives and hand-overs between stages.")
     m2n_ps: Int64 = column("ps", "Time that steps waited for rows between attention and FFN.")
     m2n_bytes: Int64 = column("bytes", "Such rows that one device of each stage sent.")
     afd_ps: Int64 = column("ps", "Time of the steps of both sides, with an afd_group.")
     afd_computing_ps: Int64 = column("ps", "Time of the group's operators in these steps.")
+    afd_dummy_ps: Int64 = column("ps", "Part of afd_computing_ps in steps without requests.")
     communication_slowed_ps: Int64 = column(
         "ps", "Time of those collectives that other traffic on their links made longer."
     )

@@ -29,6 +29,7 @@ ABLATED = (
     "decode_skew",
     "prompts_together",
     "context_expansion",
+    "latent_prompts",
     "cold_kv",
     "kv_write",
     "mixed_step",

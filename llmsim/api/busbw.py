@@ -9,7 +9,7 @@ import numpy as np
 
 from llmsim._native import engine
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.topology.file import TopologySpec, load_topology
+from llmsim.config.topology.file import TopologySpec, network_of
 from llmsim.core import Int64
 from llmsim.costs.nccl.constants import machine_of
 from llmsim.costs.nccl.plans import Place, choose_vllm, plans
@@ -82,7 +82,7 @@ def bus_bandwidths(request: BusRequest) -> BusTable:
     cannot be.
     """
     kind = _kind(request.collective)
-    spec = load_topology(request.topology)
+    spec = network_of(request.topology)
     group = _devices(request.devices, spec)
     native = spec.build(engine)
     name = request.hardware or spec.hardware or None

@@ -69,6 +69,13 @@ def _engine(cluster: Cluster) -> Any:
 
 
 LINKS = ("link_bw", "link_latency")
+PCIE_GB_PER_S = 64
+"""PCIe 5.0 x16 in one direction: what is faster joins devices, and is no link to a host."""
+HOST_LINK = {"bandwidth_gb_per_s": PCIE_GB_PER_S, "devices_per_link": 1}
+HOST_LINK_NOTE = (
+    "the link to the host, where it is not the second link_bw: PCIe 5.0 x16 has 64, 4.0 has 32; 2 "
+    "devices_per_link where two share a switch"
+)
 OPTIONS = (
     "Options of every instance. Commented ones show what the profile gives "
     "(docs/reference/options.md)."
@@ -80,6 +87,8 @@ def _json(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
     for key in LINKS:
         yield f"  // {NOTES[key]}"
         yield f'  "{key}": {json.dumps(fields[key])},'
+    for line in _host_link(fields):
+        yield f'  // "host_link": {line},  // {HOST_LINK_NOTE}'
     yield f"  // {OPTIONS}"
     yield '  "engine": {'
     for name, what in ENGINE.items():
@@ -93,10 +102,18 @@ def _json(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
     yield "}"
 
 
+def _host_link(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The value to begin with where the links of a node join devices alone, such as NVLink."""
+    if fields["link_bw"][1] > PCIE_GB_PER_S:
+        yield json.dumps(HOST_LINK)
+
+
 def _yaml(fields: Mapping[str, Any], engine: Any) -> Iterator[str]:
     for key in LINKS:
         yield f"# {NOTES[key]}"
         yield f"{key}: {json.dumps(fields[key])}"
+    for line in _host_link(fields):
+        yield f"# host_link: {line}  # {HOST_LINK_NOTE}"
     yield f"# {OPTIONS}"
     yield "engine:"
     for name, what in ENGINE.items():

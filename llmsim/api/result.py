@@ -142,7 +142,8 @@ class Result:
 
         `role` is "prefill", "decode", "attention", "ffn", or "colocated" for a group that does all.
         `computing_ps` is what of `busy_ps` the group's operators take where attention and FFN wait
-        for each other, and all of it elsewhere.
+        for each other, and all of it elsewhere; `dummy_ps` what of that data-parallel ranks take
+        for steps without requests.
         """
         import pandas as pd
 
@@ -161,6 +162,8 @@ class Result:
         apart = counters["afd_ps"] > 0
         table["computing_ps"] = counters["busy_ps"].copy()
         table.loc[apart, "computing_ps"] = counters["afd_computing_ps"][apart]
+        table["dummy_ps"] = counters["dummy_ps"].copy()
+        table.loc[apart, "dummy_ps"] = counters["afd_dummy_ps"][apart]
         return table
 
     @cached_property

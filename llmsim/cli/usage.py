@@ -57,6 +57,18 @@ class Command(_NoCompletion, TyperCommand):
         return f"{dashed}{equals}{value}" if name not in known and dashed in known else word
 
 
+OTHER_VERBS = {
+    "bench": "run",
+    "benchmark": "run",
+    "compare": "diff",
+    "explain": "why",
+    "plan": "size",
+    "simulate": "run",
+    "sweep": "search",
+}
+"""Words for commands that spelling alone would not find, or would take for another."""
+
+
 class Group(_NoCompletion, TyperGroup):
     """Verbs under one name; an unknown one is an InputError, none at all prints the help."""
 
@@ -74,8 +86,10 @@ class Group(_NoCompletion, TyperGroup):
             return super().resolve_command(ctx, args)
         except USAGE_ERROR:
             known = self.list_commands(ctx)
+            meant = OTHER_VERBS.get(args[0])
+            hint = f' (did you mean "{meant}"?)' if meant in known else nearest(args[0], known)
             raise InputError(
-                f'"{args[0]}" is not a command of {ctx.command_path}{nearest(args[0], known)}; '
+                f'"{args[0]}" is not a command of {ctx.command_path}{hint}; '
                 f"there are {', '.join(known)}"
             ) from None
 
@@ -95,7 +109,8 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
     if kind == "BadOptionUsage":
         return f"{_misused(error, parameters, given)} {see}"
     if kind == "MissingParameter":
-        return f"{_name(error.param)} is missing{_meaning(error.param)} {see}"
+        stray = _stray(error.param, command, ctx, given)
+        return f"{_name(error.param)} is missing{_meaning(error.param)}{stray} {see}"
     if kind == "BadParameter" and error.param is not None:
         return f"{_refused(error, command, ctx, given)} {see}"
     extra = re.search(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$", error.message)
@@ -106,6 +121,17 @@ def _sentence(error: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
         f'"{extra[1]}" is too much: {ctx.command_path} takes '
         f"{taken or 'no arguments, only options'} {see}"
     )
+
+
+def _stray(missing: Any, command: Any, ctx: Any, given: Sequence[str]) -> str:
+    """What to do with the first word that no option has, where an option is missing."""
+    if missing.param_type_name != "option":
+        return ""
+    _, words, _ = command.make_parser(ctx).parse_args(args=list(given))
+    first = next(iter(words), None)
+    if first is None:
+        return ""
+    return f'; "{first}" has no option before it, so write {_name(missing)} {first}'
 
 
 def unknown_option(wrong: str, known: Sequence[str], command: str) -> str:

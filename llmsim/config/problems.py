@@ -25,13 +25,19 @@ _OTHER_NAMES = {
 """
 
 
-def input_error(error: ValidationError, document: Document) -> InputError:
-    """The first problem of a cluster file; unknown keys come first, for they often explain a
-    missing one.
+def input_error(
+    error: ValidationError,
+    document: Document,
+    schema: dict[str, Any] | None = None,
+    inside: Location = (),
+) -> InputError:
+    """The first problem of a cluster file, or of another file by its `schema`; `inside` is where
+    the validated part stands. Unknown keys come first, for they often explain a missing one.
     """
-    problems = _independent(error.errors(include_url=False))
+    found = _independent(error.errors(include_url=False))
+    problems = [{**problem, "loc": (*inside, *problem["loc"])} for problem in found]
     problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")
-    sentence = _sentence(problems[0], document)
+    sentence = _sentence(problems[0], document, schema or shared_schema())
     others = len(problems) - 1
     more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
     location = _location(problems[0], document)
@@ -82,11 +88,10 @@ def _location(problem: Any, document: Document) -> Location:
     return _in_file((*problem["loc"], *inside), document.data)
 
 
-def _sentence(problem: Any, document: Document) -> str:
+def _sentence(problem: Any, document: Document, schema: dict[str, Any]) -> str:
     location = _location(problem, document)
     if problem["type"] == "broken_rule":
         return f"{document.position(location)} {problem['ctx']['sentence']}"
-    schema = shared_schema()
     if not location:
         return (
             f"{document.name}: the file holds {shown(document.data)}; expected "
@@ -108,13 +113,12 @@ def _sentence(problem: Any, document: Document) -> str:
 
 def _in_file(location: Location, data: Any) -> Location:
     """Cuts what the model adds to a path: the index of a single number where a list may stand, the
-    mark of a key.
+    mark of a key, the name of one of several types.
     """
     kept: list[str | int] = []
     for part in location:
-        if isinstance(part, int) and not isinstance(data, list):
-            break
-        if part == "[key]":
+        in_its_place = isinstance(data, list if isinstance(part, int) else dict | None)
+        if part == "[key]" or not in_its_place:
             break
         kept.append(part)
         try:

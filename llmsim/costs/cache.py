@@ -14,11 +14,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from llmsim.config.engine.latent_prompts import LatentPrompts
 from llmsim.costs.cache_checks import check
 from llmsim.costs.experts.load_sampling import SampledTable
 from llmsim.costs.source import (
     CompiledCosts,
     Floor,
+    LatentGrid,
     MixedAttention,
     MixedGrid,
     OpCost,
@@ -58,6 +60,8 @@ _CLASSES = {
         CompiledCosts,
         SampledTable,
         Floor,
+        LatentGrid,
+        LatentPrompts,
         MixedGrid,
         OpCost,
         SplitGrid,

@@ -57,6 +57,9 @@ def _check_attention(attention: AttentionCost) -> None:
         case SplitAttention(grid=split):
             prefill: list[np.ndarray] = [split.prefill_ps, split.prefill_provenance]
             prefill += [] if split.shared_ppm is None else [split.shared_ppm]
+            if (latents := split.on_latents) is not None:
+                prefill += [latents.ps, latents.provenance]
+                prefill += [] if latents.shared_ppm is None else [latents.shared_ppm]
             _check_grid(attention.name, [split.q_axis, split.k_axis], prefill)
             decode: list[np.ndarray] = [split.decode_ps, split.decode_provenance]
             _check_grid(attention.name, [split.n_axis, split.kv_axis], decode)

@@ -315,7 +315,7 @@ def _loaded(
     routing = request.expert_routing
     if isinstance(op, Moe) and routing.waits_for_fullest:
         curve = _of_fullest_rank(op, curve, source, request)
-    cost = _op_cost(op, curve)
+    cost = replace(_op_cost(op, curve), in_bursts=source.in_bursts)
     if not isinstance(op, Moe) or routing.balanced:
         return cost
     alone = op.experts_local == op.experts_total and request.expert_placement.redundant == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from llmsim.core import Int64, Provenance
 from llmsim.costs.source import AttentionCost, CompiledCosts, MixedAttention, SplitAttention
@@ -87,9 +88,27 @@ def _attention_lines(attention: AttentionCost) -> list[str]:
     for new in SIZES[1:5]:
         cells = [f"{prefill_us(attention, new, kv):.1f}" for kv in CONTEXT_TOKENS]
         lines.append(_row(f"prefill of {new}", "", cells, ""))
+    lines += _latent_lines(attention)
     kappa_ns = attention.skew_ps_per_token_q20 / (1 << 20) / 1e3
     lines.append(f"skew: {kappa_ns:.2f} ns per token of (longest - mean); {attention.skew_source}")
     return lines
+
+
+def _latent_lines(attention: AttentionCost) -> list[str]:
+    """Prompts that run on the cached latents; nothing where none do."""
+    if not isinstance(attention, SplitAttention) or attention.grid.on_latents is None:
+        return []
+    latents = attention.grid.on_latents
+    on_latents = replace(attention, grid=replace(attention.grid, prefill_ps=latents.ps))
+    return [
+        _row(
+            f"prefill of {new} on latents",
+            "",
+            [f"{prefill_us(on_latents, new, kv):.1f}" for kv in CONTEXT_TOKENS],
+            "",
+        )
+        for new in SIZES[1:5]
+    ]
 
 
 def _bilinear(rows: Int64, columns: Int64, ps: Int64, row: int, column: int) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 from msgspec import Struct, StructMeta, field
 from msgspec.structs import replace
 
+from llmsim.config.engine.latent_prompts import LatentPrompts
 from llmsim.core import Int64, Provenance, TableFeature, UInt8
 from llmsim.costs.experts.load_sampling import Placement, Price, SampledTable
 from llmsim.costs.experts.routing import ExpertRouting
@@ -103,9 +105,13 @@ class CostRequest(Struct, frozen=True):
     """Prompts of a step share what one alone leaves idle; False: their times add up
     (`prompts_together` off).
     """
+    latent_prompts: LatentPrompts = LatentPrompts()
+    """Which prompts of latent attention the engine runs on the cached latents as they are
+    (`latent_prompts` off: none).
+    """
     context_expansion: bool = True
-    """Prompts of latent attention make keys and values of what is cached; False: they find them
-    (`context_expansion` off).
+    """The other prompts of latent attention make keys and values of what is cached; False: they
+    find them (`context_expansion` off).
     """
     cold_kv: bool = True
     """Measured decodes are raised to what cold KV takes; False: as the silicon database has them
@@ -212,6 +218,8 @@ class OpCost(Struct, frozen=True, eq=False):
     """What one device draws while it runs, by the same index; None: nobody says, as its power in
     the cluster file.
     """
+    in_bursts: bool = False
+    """Times of bursts, at the full clock, which a power limit lowers in longer runs."""
     collective: bool = False
     """Ranks exchange a tensor; what a pipeline stage sends does not count."""
     sampled: SampledTable | None = None
@@ -241,6 +249,30 @@ PPM = 1_000_000
 """Parts of a whole in which `SplitGrid.shared_ppm` counts."""
 
 
+def _shared_ps(ps: Int64, shared_ppm: Int64 | None) -> Int64 | None:
+    """So many parts per million of the times, rounded down."""
+    if shared_ppm is None:
+        return None
+    whole, rest = np.divmod(ps, PPM)
+    return np.asarray(whole * shared_ppm + rest * shared_ppm // PPM)
+
+
+class LatentGrid(Struct, frozen=True, eq=False):
+    """Prompts that attend to the cached latents, over the axes of a SplitGrid's other prompts."""
+
+    rule: LatentPrompts
+    """Which prompts they are."""
+    ps: Int64
+    provenance: UInt8
+    shared_ppm: Int64 | None = None
+    """As `SplitGrid.shared_ppm`."""
+
+    @property
+    def shared_ps(self) -> Int64 | None:
+        """`shared_ppm` of `ps`, rounded down."""
+        return _shared_ps(self.ps, self.shared_ppm)
+
+
 class SplitGrid(Struct, frozen=True, eq=False):
     """Attention of one layer as a sum of prefills (q new tokens on k cached), which may share a
     part, and one decode batch (n, mean kv).
@@ -264,14 +296,20 @@ class SplitGrid(Struct, frozen=True, eq=False):
     share, such as the launch and idle multiprocessors. A step takes the largest such part once.
     None: prompts share nothing, and their times add up.
     """
+    on_latents: LatentGrid | None = None
+    """Prompts with times of their own; None: `prefill_ps` has those of all."""
 
     @property
     def shared_ps(self) -> Int64 | None:
         """`shared_ppm` of `prefill_ps`, rounded down."""
-        if self.shared_ppm is None:
-            return None
-        whole, rest = np.divmod(self.prefill_ps, PPM)
-        return np.asarray(whole * self.shared_ppm + rest * self.shared_ppm // PPM)
+        return _shared_ps(self.prefill_ps, self.shared_ppm)
+
+    def with_prompts(self, times: Callable[[Int64], Int64]) -> SplitGrid:
+        """The same with other times of prompts, [q, k] each."""
+        latents = self.on_latents
+        if latents is not None:
+            latents = replace(latents, ps=times(latents.ps))
+        return replace(self, prefill_ps=times(self.prefill_ps), on_latents=latents)
 
     def with_longer_prompts(self, more_ps: Int64, more_shared_ps: Int64 | int = 0) -> SplitGrid:
         """The same with so much more of each prompt, [q, k]; `more_shared_ps` of it is shared."""
@@ -453,6 +491,8 @@ class CostSource(ABC):
     """Whether a step faster than the data sheet allows is a defect of ours."""
     prices_collectives: bool = False
     """Whether the source's answers for collectives come before measured tables and links."""
+    in_bursts: bool = False
+    """Whether its times are of bursts, at the full clock."""
     measured_routing: str = ""
     """Expert routing whose uneven loads are part of the times of whole experts; "": none."""
 

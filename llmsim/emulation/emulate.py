@@ -227,13 +227,15 @@ class _Emulation:
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
-        network = outside_network(prepared.lowered) if len(stages) > 1 else None
-        self._devices = self._all_devices(network)
+        self._network = outside_network(prepared.lowered) if len(stages) > 1 else None
+        self._devices = self._all_devices()
         self._handover = handover_of(prepared.lowered)
-        links = None if network is None else self._links(network)
+        links = None if self._network is None else self._links(self._network)
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
-        lockstep = [one.lockstep.groups for one in self._engines if one.lockstep is not None]
-        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=lockstep)
+        rounds = [
+            [group.info.index for group in one.groups] for one in self._engines if one.runs_rounds
+        ]
+        self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=rounds)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
         self._models = [
@@ -261,31 +263,34 @@ class _Emulation:
         assert self._clients is not None, "_check_before_client looked"
         self._clients.has_memory(row)
 
-    def _all_devices(
-        self, network: "_native.OutsideNetwork | None"
-    ) -> "list[Devices | RankDevices]":
+    def _all_devices(self) -> "list[Devices | RankDevices]":
         """By number of engine core."""
         numbered = [
             (group.info.index, one)
             for server in self._engines
-            for group, one in zip(server.groups, self._devices_of(server, network), strict=True)
+            for group, one in zip(server.groups, self._devices_of(server), strict=True)
         ]
         return [one for _, one in sorted(numbered, key=itemgetter(0))]
 
-    def _devices_of(
-        self, server: EngineServer, network: "_native.OutsideNetwork | None"
-    ) -> "Sequence[Devices | RankDevices]":
-        if server.lockstep is None:
+    def _devices_of(self, server: EngineServer) -> "Sequence[Devices | RankDevices]":
+        if not server.runs_rounds:
             drafts_after = self._engine.drafts_after
             return [
                 Devices(one, self._model_of(one), drafts_after, self._counts_of(one))
                 for one in server.groups
             ]
-        rounds = Rounds(server.groups, server.lockstep.expanded, server.contended, network)
+        expanded = server.first.expanded if server.lockstep is None else server.lockstep.expanded
+        rounds = Rounds(server.groups, expanded, server.contended, self._network)
         return [
             RankDevices(one, self._model_of(one), rounds, member, self._engine.drafts_after)
             for member, one in enumerate(server.groups)
         ]
+
+    def _schedules(self) -> list[Schedule]:
+        """Of all engine cores, which may run behind the last answer; no step begins any more."""
+        if self._network is not None:
+            self._network.run_out()
+        return [one.schedule for one in self._devices]
 
     def _counts_of(self, group: LoweredGroup) -> Counts:
         """The requests of a client of its own have neither adapters nor encoder inputs."""
@@ -368,7 +373,7 @@ class _Emulation:
             version=version,
             asked=asked,
             answers=answers,
-            schedules=[one.schedule for one in self._devices],
+            schedules=self._schedules(),
             virtual_ps=self._ended_ps(answers, goes_on=failure is not None),
             jumps=keeper.time.jumps,
             wall_s=ended - started,

@@ -23,6 +23,9 @@ from llmsim.emulation.step_counts import Encodes
 from llmsim.lowering import LoweredGroup
 from llmsim.lowering.network.contended.collectives import ContendedDomain
 
+NOT_KNOWN_PS = -1
+"""The end of a step whose transfers have not landed."""
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -45,8 +48,8 @@ class _Member:
     """What is known of one rank."""
 
     offered: deque[Offered] = field(default_factory=deque)
-    begun: deque[Offered] = field(default_factory=deque)
-    """Those whose ends are not known."""
+    begun: deque[int | None] = field(default_factory=deque)
+    """Steps whose ends are not known, by their places in the schedule; None: dummies."""
     ends_ps: list[int] = field(default_factory=list)
     """Of its steps and dummies, as far as they are known."""
     looks_ps: list[int] = field(default_factory=list)
@@ -60,7 +63,7 @@ class Rounds:
     def __init__(
         self,
         groups: Sequence[LoweredGroup],
-        expanded: "_native.ExpandedConfig | None",
+        expanded: "_native.ExpandedConfig | None" = None,
         contended: ContendedDomain | None = None,
         network: "_native.OutsideNetwork | None" = None,
     ) -> None:
@@ -107,16 +110,19 @@ class Rounds:
             [one.drafts_after for one in offered],
         )
         for member, one in zip(self._members, offered, strict=True):
-            member.begun.append(one)
+            place = len(member.schedule.end_ps) if one.batch else None
+            member.begun.append(place)
             member.looks_ps.append(now_ps + one.posting_ps)
+            if place is not None:
+                member.schedule.add(one.formed_ps, NOT_KNOWN_PS, one.batch)
 
     def _note_ends(self) -> None:
         for number, _, end_ps in self._runner.take_timed():
             member = self._members[number]
-            one = member.begun.popleft()
+            place = member.begun.popleft()
             member.ends_ps.append(end_ps)
-            if one.batch:
-                member.schedule.add(one.formed_ps, end_ps, one.batch)
+            if place is not None:
+                member.schedule.end_ps[place] = end_ps
 
 
 class RankDevices:

@@ -9,6 +9,12 @@ from msgspec.structs import replace
 
 from llmsim import _native
 from llmsim.config import Deployment, EngineArgs, Group, with_model_limits
+from llmsim.config.engine.latent_prompts import (
+    WIDE_BYTES,
+    LatentPrompts,
+    LatentServer,
+    latent_prompts,
+)
 from llmsim.config.engine.profile import BalancerRules, load_profile
 from llmsim.config.engine.sglang.defaults import with_server_defaults
 from llmsim.config.errors import DoesNotFit
@@ -32,6 +38,7 @@ from llmsim.lowering.adjust.ablation_terms import (
     DEFAULT_TILES,
     FULLEST_RANK,
     FUSED_SCALING,
+    LATENT_PROMPTS,
     PADDED_EXPERTS,
     PROMPTS_TOGETHER,
     SECOND_STREAM,
@@ -42,6 +49,7 @@ from llmsim.lowering.adjust.ablation_terms import (
 )
 from llmsim.lowering.adjust.apply import adjusted_costs
 from llmsim.lowering.adjust.power_cap import clock_ppm, costs_at_clock
+from llmsim.lowering.adjust.sustained_clock import limit_power
 from llmsim.lowering.afd.rows import of_operators, unused_attention, with_rows_of_all
 from llmsim.lowering.engine_dtype import with_narrow_floats
 from llmsim.lowering.host.api_server import api_server, frontend_costs
@@ -110,11 +118,13 @@ from llmsim.lowering.speculation.drafter import (
 from llmsim.lowering.types import LoweredGroup, LoweringOptions
 from llmsim.model import (
     DEFAULT_NUM_SMS,
+    Dtypes,
     Hardware,
     Layout,
     MemoryLedger,
     ModelConfig,
     Operator,
+    dtype_bytes,
     load_hardware,
     load_model,
     memory_ledger,
@@ -168,6 +178,9 @@ def lower_group(
     linked = link_collective_costs(ops, request, costs.link_collectives, links)
     program, placed = _program(group, request, stages, costs, linked)
     program_costs = tuple(one.cost for one in placed)
+    if offload is None and group.afd is None and SUSTAINED_CLOCK not in options.disabled_terms:
+        clock = clock_ppm(deployment.accelerator_power(group))
+        limit_power(program, placed, costs, request, clock)
     exact = options.exact or not links.exact()
     if offload is not None:
         _complete(offload, deployment, group, request, program_costs, exact=options.exact)
@@ -182,7 +195,7 @@ def lower_group(
         costs=costs,
         program=program,
         placed=placed,
-        busy_names=busy_names(program_costs, engine, draft),
+        busy_names=busy_names(program_costs, engine, draft, request.hardware),
         links=links,
         expanded=expanded_config(ops, program_costs, linked.as_messages, links) if exact else None,
         scheduler=None
@@ -397,6 +410,7 @@ def _asked(
         spans_nodes=group.dp_nodes > 1,
         peer_to_peer=group.peer_to_peer,
         engine=engine_versions(engine.engine_profile),
+        latent_prompts=_latent_prompts(engine, model, hardware, layout, dtypes),
         compiles_scaling=compiles_scaling(engine),
         second_stream_tokens=second_stream_tokens(engine, hardware),
     )
@@ -418,6 +432,7 @@ def _without_terms(request: CostRequest, disabled: Sequence[str]) -> CostRequest
         request,
         expert_routing=routing,
         prompts_together=PROMPTS_TOGETHER not in disabled,
+        latent_prompts=LatentPrompts() if LATENT_PROMPTS in disabled else request.latent_prompts,
         context_expansion=CONTEXT_EXPANSION not in disabled,
         cold_kv=COLD_KV not in disabled,
         sustained_clock=SUSTAINED_CLOCK not in disabled,
@@ -483,6 +498,27 @@ def _settled(
 def compiles_scaling(engine: EngineArgs) -> bool:
     """Whether the engine's compiler converts inputs to fp8 inside of the operator before."""
     return load_profile(engine.engine_profile).compiles_scaling and not engine.enforce_eager
+
+
+def _latent_prompts(
+    engine: EngineArgs,
+    model: ModelConfig,
+    hardware: Hardware | None,
+    layout: Layout,
+    dtypes: Dtypes,
+) -> LatentPrompts:
+    """Which prompts the engine runs on cached latents; none where ranks share sequences by tokens,
+    of which no engine's rule is known.
+    """
+    if model.latent is None or hardware is None or layout.context_ranks > 1:
+        return LatentPrompts()
+    server = LatentServer(
+        hardware.compute_capability,
+        architectures_of(model),
+        dtype_bytes(dtypes.kv) == WIDE_BYTES,
+        engine.prefill_graph_sizes,
+    )
+    return latent_prompts(load_profile(engine.engine_profile).latent_prompts, server)
 
 
 def is_data_center_blackwell(hardware: Hardware | None) -> bool:

@@ -110,9 +110,12 @@ def _attention_ps(cost: AttentionCost, engine: EngineArgs) -> int:
     if not isinstance(cost, SplitAttention) or cost.skew_ps_per_token_q20 < 0:
         return 0
     grid = cost.grid
-    prefill = _grid_ps(grid.prefill_ps, grid.q_axis, engine.max_num_batched_tokens)
+    prompts = (
+        [grid.prefill_ps] if grid.on_latents is None else [grid.prefill_ps, grid.on_latents.ps]
+    )
+    tokens = engine.max_num_batched_tokens
     decode = _grid_ps(grid.decode_ps, grid.n_axis, engine.max_num_seqs)
-    return min(prefill, decode)
+    return min(decode, *(_grid_ps(ps, grid.q_axis, tokens) for ps in prompts))
 
 
 def _grid_ps(ps: Int64, counts: Int64, most: int) -> int:

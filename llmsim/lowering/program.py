@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from llmsim import _native
-from llmsim.core import Int32
+from llmsim.core import Int32, Int64
 from llmsim.costs import AttentionCost, CompiledCosts, MixedAttention, OpCost, SplitAttention
 from llmsim.model import Attention, Collective, Operator, StateSpace
 
@@ -27,6 +27,8 @@ FEATURES = {
     "encoder_tokens": _native.Feature.ENCODER_TOKENS,
     "encoder_pairs": _native.Feature.ENCODER_PAIRS,
 }
+TIMES_BESIDE = 2
+"""Busy times behind those of a program's operators: launches and the power limit (kTimesBeside)."""
 PARTS = {"prologue": 0, "layer": 1, "head": 2}
 TILE_ROWS = 64
 """Queries that read a cached row together (native/program/attention_cost.cpp)."""
@@ -262,6 +264,7 @@ def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
         )
     assert isinstance(cost, SplitAttention), "attention has one of two shapes"
     split = cost.grid
+    latents = split.on_latents
     return _native.Attention.split(
         [split.q_axis, split.k_axis],
         split.prefill_ps.ravel(),
@@ -274,5 +277,13 @@ def _attention(cost: AttentionCost, queries: int) -> "_native.Attention":
         cost.window,
         cost.chunked,
         queries,
-        None if split.shared_ps is None else split.shared_ps.ravel(),
+        _flat(split.shared_ps),
+        None if latents is None else latents.ps.ravel(),
+        None if latents is None else latents.provenance.ravel(),
+        None if latents is None else _flat(latents.shared_ps),
+        (0, 0, 0) if latents is None else latents.rule.limits,
     )
+
+
+def _flat(cells: Int64 | None) -> Int64 | None:
+    return None if cells is None else cells.ravel()

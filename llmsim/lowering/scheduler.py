@@ -25,8 +25,8 @@ FREES_AT_ONCE = ("vllm-0.19",)
 fill it.
 """
 NOT_VALIDATED = Note(
-    "the scheduler sglang runs in outline with stages of instances that have a pd_type, KV tiers, "
-    "decodes alone or other orders of the queue; else its schedule is SGLang's"
+    "the scheduler sglang runs in outline with KV tiers, decodes alone or other orders of the "
+    "queue; else its schedule is SGLang's"
 )
 ORDERS = {
     "fcfs": _native.QueueOrder.FCFS,
@@ -179,10 +179,9 @@ def _retention(engine: EngineArgs, tables: KvTables) -> int:
 
 def is_outlined(engine: EngineArgs, scheduler: "_native.SchedulerConfig") -> bool:
     """Whether the group runs SGLang's scheduler in outline, and not decision by decision."""
-    plays_role = scheduler.kv_producer or scheduler.kv_consumer
-    role = (plays_role and scheduler.stages > 1) or scheduler.decode_only
     ordered = engine.scheduling_policy != "fcfs"
-    return engine.scheduler == SGLANG and (role or scheduler.tiered or ordered)
+    other = scheduler.decode_only or scheduler.tiered or ordered
+    return engine.scheduler == SGLANG and other
 
 
 def speculation_config(speculation: Speculation) -> "_native.SpeculationConfig":

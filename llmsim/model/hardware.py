@@ -36,6 +36,8 @@ _LEAST = {
     "l2_bandwidth_bytes_per_s": 1,
     "idle_w": 1,
     "switching_fj_per_flop": 1,
+    "traffic_fj_per_byte": 1,
+    "power_window_ms": 1,
 }
 _MOST = 10**18
 """Of any number of a data sheet: a unit was mistaken beyond it."""

@@ -4,6 +4,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from llmsim.core import TableFeature
 from llmsim.model.layout import Among as Among
@@ -212,6 +213,14 @@ class Attention(Operator, frozen=True, kw_only=True):
     def chunked(self) -> bool:
         """Whether a token sees its own chunk of `window` tokens, not the last `window`."""
         return self.sees == "chunked"
+
+    @property
+    def on_latents(self) -> "Attention":
+        """The same where prompts attend to the cached latents as decodes do: one KV head, and a
+        decode's flops for each pair.
+        """
+        flops = self.decode_flops_per_context_token
+        return replace(self, kv_heads=1, flops_per_context_token=flops, expansion=None)
 
 
 class IndexerScores(Attention, frozen=True, kw_only=True):

@@ -538,7 +538,14 @@ class Hardware(Struct, frozen=True):
     idle_w: int | None = None
     """Board power of a device that does nothing; None: unknown."""
     switching_fj_per_flop: int | None = None
-    """Energy of one operation of dense matrices with random data at the full clock; None: unknown.
+    """Energy of one operation of dense matrices in 16 bit at the full clock, with random data and
+    above the idle power; None: unknown.
+    """
+    traffic_fj_per_byte: int | None = None
+    """Energy of one byte that its memory reads or writes, above the idle power; None: unknown."""
+    power_window_ms: int | None = None
+    """Over which the card averages its power before it lowers its clock; None: unknown, and each
+    matrix meets the limit by itself.
     """
     collective_constants: str | None = None
     """File of llmsim/presets/collectives with what collectives of this device take, where it is not

@@ -103,7 +103,7 @@ def _where_used(
     results: Results, info: Mapping[str, Any], objectives: Objectives
 ) -> dict[str, Any]:
     """Parts of a summary that only some runs have."""
-    block: dict[str, Any] = {}
+    block: dict[str, Any] = _power_limit(results)
     if results.backend is not None:
         block["network_backend"] = _network_backend(results.backend)
     if reasons(results.workload):
@@ -309,6 +309,12 @@ def _graphs(results: Results) -> dict[str, int | float | None]:
         for kind in ("full_graph", "piecewise_graph", "without_graph")
     }
     return {**steps, "launching_s": _rounded(_total(results, "launching_ps") / PS_PER_S)}
+
+
+def _power_limit(results: Results) -> dict[str, float | None]:
+    """The seconds that steps lost to the clock of the card's power limit, if they lost any."""
+    slowed_ps = _total(results, "slowed_ps")
+    return {"slowed_s": _rounded(slowed_ps / PS_PER_S)} if slowed_ps else {}
 
 
 def _network_backend(use: BackendUse) -> dict[str, Any]:

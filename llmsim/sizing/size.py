@@ -142,9 +142,9 @@ def _load(
         if value is not None
     ]
     if len(given) != 1:
+        by = f"is given by {' and '.join(given)}" if given else "is not given"
         raise InputError(
-            f"the load is given by {' and '.join(given) or 'nothing'}; give exactly one of rate, "
-            "concurrency and dataset",
+            f"the load {by}; give exactly one of rate, concurrency and dataset",
             field=given[0] if given else "rate",
         )
     if dataset is not None:

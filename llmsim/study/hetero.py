@@ -57,7 +57,7 @@ class RoleFigures:
     limits: Mapping[str, float]
     """Share of its operators' time that arithmetic, memory and links limit; sums to 1."""
     device_s_per_token: float
-    """Device-seconds with a batch, over the tokens that it computed."""
+    """Device-seconds of steps with requests, over the tokens that they computed."""
 
     @property
     def bound(self) -> str:
@@ -420,7 +420,8 @@ def _role_figures(result: Any) -> dict[str, RoleFigures]:
         links = float((own["time_ps"] * devices)[linked].sum())
         shares = {COMPUTE: compute, MEMORY: total - compute - links, LINKS: links}
         tokens = int(_batches_of(groups, str(role))["scheduled_tokens"].sum())
-        busy = float((rows["computing_ps"] * rows["devices"]).sum()) / 1e12
+        serving_ps = rows["computing_ps"] - rows["dummy_ps"]
+        busy = float((serving_ps * rows["devices"]).sum()) / 1e12
         figures[str(role)] = RoleFigures(
             {name: part / total if total else 0.0 for name, part in shares.items()},
             busy / tokens if tokens else 0.0,

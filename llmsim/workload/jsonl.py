@@ -36,7 +36,11 @@ _OWN_KEYS = (b'"input_toks"', b'"sub_requests"', b'"arrival_time_ns"')
 
 
 def load_trace(
-    path: str | Path, *, known_models: Sequence[str], granularity: int, limit: int = 0
+    path: str | Path,
+    *,
+    known_models: Sequence[str] | ModelNames,
+    granularity: int,
+    limit: int = 0,
 ) -> Workload:
     """The requests of a trace, in stable order of arrival.
 
@@ -46,7 +50,8 @@ def load_trace(
     optionally `session_id`, `model` and the last five, which its calls may override; calls may have
     `new_toks` instead of `input_toks`, `extends`, and `hidden` or `phase`. Gzip and zstd are
     recognised by content; blank lines are skipped; other keys are ignored with a note.
-    `known_models` are the cluster's (empty: any name goes), `granularity` the tokens per content
+    `known_models` are the cluster's (empty: any name goes), perhaps under other names in the trace;
+    `granularity` the tokens per content
     block (0: content is not kept), `limit` the number of lines to read (0: all). Token ids are
     hashed as they are read and dropped, so memory is bounded by the columns. Raises InputError,
     beginning `path:line:` where a line is at fault.
@@ -61,14 +66,15 @@ def read_lines(
     stream: BinaryIO,
     source: str,
     *,
-    known_models: Sequence[str],
+    known_models: Sequence[str] | ModelNames,
     granularity: int,
     limit: int = 0,
 ) -> Workload:
     """The requests of lines as `load_trace` reads them; `source` names them in errors."""
     if limit < 0:
         raise InputError(f"the number of requests to read is {limit}, but must be 0 (all) or more")
-    reader = _Reader(source, ModelNames(known_models), WorkloadBuilder(granularity))
+    names = known_models if isinstance(known_models, ModelNames) else ModelNames(known_models)
+    reader = _Reader(source, names, WorkloadBuilder(granularity))
     reader.read(stream, limit)
     return reader.workload()
 

@@ -9,13 +9,18 @@ class ModelNames:
     """The models a workload may name; `index` remembers what it has matched.
 
     With no known models (a trace read outside a cluster) every name is taken as it stands. Several
-    known models make a name on every line necessary.
+    known models make a name on every line necessary. `renamed` gives the trace's names others: the
+    one of "" stands for all that have none of their own, and for lines without a name.
     """
 
-    def __init__(self, known_models: Sequence[str]) -> None:
+    def __init__(
+        self, known_models: Sequence[str], renamed: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self.names = list(dict.fromkeys(known_models))
         self.open = not self.names
-        self.required = len(self.names) > 1
+        self._renamed = dict(renamed)
+        self._everyone = self._renamed.get("")
+        self.required = len(self.names) > 1 or self._everyone is not None
         self._matched = {name: index for index, name in enumerate(self.names)}
 
     def index(self, name: str, where: str) -> int:
@@ -24,7 +29,8 @@ class ModelNames:
         """
         found = self._matched.get(name)
         if found is None:
-            found = self._matched[name] = self._match(name, where)
+            wanted = self._renamed.get(name, self._everyone or name)
+            found = self._matched[name] = self._match(wanted, where)
         return found
 
     def _match(self, name: str, where: str) -> int:
@@ -58,9 +64,11 @@ class ModelNames:
         )
 
     def unnamed(self, where: str) -> int:
-        """-1, the index of a line that names no model. Raises InputError where the cluster serves
-        several.
+        """-1, the index of a line that names no model, or that of the name for all. Raises
+        InputError where the cluster serves several.
         """
+        if self._everyone is not None:
+            return self.index("", where)
         if self.required:
             served = ", ".join(f'"{known}"' for known in self.names)
             raise InputError(

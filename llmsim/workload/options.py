@@ -45,6 +45,10 @@ class TraceOptions(Struct, frozen=True):
     """
     unit: str | None = None
     """Of those arrivals: s, ms, us or ns."""
+    models: tuple[tuple[str, str], ...] = ()
+    """(the trace's name of a model, another); the name "" stands for all without one of their own,
+    and for lines that name no model.
+    """
 
     @property
     def changes_workload(self) -> bool:
@@ -148,6 +152,16 @@ def _columns(text: str) -> tuple[str, str, str]:
     return arrival, prompt, answer
 
 
+def _models(text: str) -> tuple[tuple[str, str], ...]:
+    renamed = {}
+    for part in text.split("|"):
+        old, equals, new = part.rpartition("=")
+        if not new or (equals and not old) or old in renamed:
+            raise ValueError
+        renamed[old] = new
+    return tuple(renamed.items())
+
+
 def _text(text: str) -> str:
     if not text:
         raise ValueError
@@ -174,6 +188,11 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
         "columns",
         _columns,
         "three names of columns, ARRIVAL|PROMPT|ANSWER; the first may be left empty",
+    ),
+    "model": (
+        "models",
+        _models,
+        "a name for all requests, or OLD=NEW, or several of these separated by |",
     ),
     "unit": ("unit", _word("s", "ms", "us", "ns"), "s, ms, us or ns"),
 }

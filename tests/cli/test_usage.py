@@ -320,3 +320,17 @@ def test_options_of_size_that_take_several_values_add_them_up(
         main([*asked, "--jobs", "1", *words])
         found.append(capsys.readouterr().out)
     assert found[0] == found[1] and found[0]
+
+
+def test_words_for_commands_lead_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, meant in (("compare", "diff"), ("simulate", "run"), ("repport", "report")):
+        assert main([word, "a", "b"]) == 2
+        assert f'(did you mean "{meant}"?)' in capsys.readouterr().err
+
+
+def test_a_file_without_its_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "mine.json", "--seed", "3"]) == 2
+    said = capsys.readouterr().err
+    assert '"mine.json" has no option before it, so write --cluster-config mine.json' in said
+    assert main(["run", "--seed", "3"]) == 2
+    assert "has no option before it" not in capsys.readouterr().err

@@ -46,7 +46,8 @@ def test_cached_tokens_are_expanded_a_workspace_at_a_time() -> None:
     none, marks = np.zeros((2, 4), np.int64), np.zeros((2, 4), np.uint8)
     decode = (np.array([1, 2]), np.array([0, 1]), np.zeros((2, 2), np.int64), marks[:, :2])
     grid = SplitGrid(q, k, none, marks, *decode, 0, np.zeros((2, 4), np.int64))
-    found = with_expansion(grid, op, asked, linear)
+    found, whose = with_expansion(grid, op, asked, linear)
+    assert whose == "; cached tokens expanded: test"
     kernels = 3
     whole = kernels * (1000 + 10 * WORKSPACE_TOKENS)
     wanted = [0, kernels * 6000 + 700, whole + 700, whole + kernels * 1010 + 1400]

@@ -60,6 +60,9 @@ class _Role(StandIn):
         self._transfers.runs()
         end_ps, _, _ = self._channel.step(items)
         self._channel.wait(end_ps)
+        self._transfers.computed(
+            [(row_of(name), before + more) for name, more, before, *_ in items]
+        )
 
     def _here(self) -> list[Request]:
         """Takes those whose KV has moved."""

@@ -183,6 +183,7 @@ def test_a_senders_states_change_with_the_links(kv: Kv) -> None:
     assert sender.poll() == "WaitingForInput"
     assert sender.pop_decode_prefix_len() == 16
     sender.init(3, 1)
+    backend._transfers().computed([(6, 55)])
     sender.send([0, 1], None, 32)
     assert sender.poll() == "WaitingForInput"
     sender.send([2], None, 7)
@@ -231,6 +232,7 @@ def test_what_goes_along_with_the_kv_is_a_row_of_metadata(kv: Kv) -> None:
     sender = backend._sender(_Fake)(there, "localhost:8998", backend.room_of(6))
     sender.init(1, 1)
     there.buffers[1].raw = b"...cde......"
+    backend._transfers().computed([(6, 3)])
     sender.send([0], None, 3)
     ((_, _, metadata),) = kv.said
     receiver = backend._receiver(_Fake)(here, "localhost:8998", backend.room_of(6))
@@ -293,21 +295,52 @@ def test_pairs_that_are_not_emulated_are_refused(
         engine_stages(prepared)
 
 
-@pytest.mark.parametrize(
-    ("prefill", "said"),
-    [
-        ({"num_npus": 2, "pp_size": 2}, "pipeline stages of instances with a pd_type"),
-    ],
-)
-def test_prefill_servers_that_are_not_emulated_are_refused(
-    prefill: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_kv_leaves_when_the_step_has_ended_that_computes_it() -> None:
+    """With pipeline stages SGLang sends a chunk as soon as it has launched its step."""
+    kv = Kv()
+    one = transfers_of(kv)
+    kv.news = [(3, 0, News.MAY_SEND, 16)]
+    assert one.may_send(3)
+    one.sent(3, 48, "")
+    one.sent(3, 40, "")
+    assert kv.said == []
+    one.computed([(3, 70)])
+    assert kv.said == [(3, 48, "")]
+    one.computed([(5, 100), (3, 104)])
+    assert kv.said[1:] == [(3, 40, "")]
+    one.sent(3, 0, "m")
+    assert kv.said[2:] == [(3, 0, "m")]
+
+
+def staged_pair(folder: Path, prefill: int, decode: int, *, nodes: int = 1) -> str:
+    """A cluster file with a prefill and a decode instance of so many stages, on one node, where
+    hidden states and KV share ports, or on two.
+    """
     cluster = json.loads(CLUSTER.with_name(PAIR).read_text(encoding="utf-8"))
-    cluster["nodes"][0]["instances"][0] |= prefill
-    path = tmp_path / "cluster.json"
+    (node,) = cluster["nodes"]
+    instances = [
+        one | {"num_npus": stages, "pp_size": stages}
+        for one, stages in zip(node["instances"], (prefill, decode), strict=True)
+    ]
+    cluster["link_bw"], cluster["link_latency"] = [450, 32], [1000, 1000]
+    node |= {"num_instances": 2, "instances": instances}
+    if nodes == 2:
+        cluster["num_nodes"] = 2
+        cluster["nodes"] = [node | {"num_instances": 1, "instances": [one]} for one in instances]
+    path = folder / "stages.json"
     path.write_text(json.dumps(cluster), encoding="utf-8")
-    with pytest.raises(NotYetError, match=f"^{said}: `llmsim emulate sglang` does not run this"):
-        Sglang().check(of_sglang(cluster=str(path)), [])
+    return str(path)
+
+
+def test_steps_that_meet_kv_have_numbers(tmp_path: Path) -> None:
+    """When one ends is known when its hidden states have landed."""
+    prepared = of_sglang(cluster=staged_pair(tmp_path, 2, 1))
+    Sglang().check(prepared, [])
+    prefill, decode = (stage.servers[0] for stage in engine_stages(prepared))
+    assert (prefill.runs_rounds, decode.runs_rounds) == (True, False)
+    assert (prefill.lockstep, prefill.contended is None) == (None, False)
+    apart = of_sglang(cluster=staged_pair(tmp_path, 2, 1, nodes=2))
+    assert not any(stage.servers[0].runs_rounds for stage in engine_stages(apart))
 
 
 async def served(prepared: Prepared, folder: Path) -> Emulated:
@@ -376,9 +409,10 @@ def two_pairs(folder: Path) -> str:
     return str(path)
 
 
-def ranks_by_role(folder: Path, ranks: tuple[int, int]) -> str:
-    """A cluster file with so many data-parallel ranks that prefill, and that decode on a node of
-    their own: KV passes the network cards, and the ranks' collectives do not.
+def ranks_by_role(folder: Path, ranks: tuple[int, int], nodes: int = 2) -> str:
+    """A cluster file with so many data-parallel ranks that prefill, and that decode. On nodes of
+    their own, KV passes the network cards, and the ranks' collectives do not; on one, both pass the
+    ports to its switch.
     """
     cluster = json.loads(CLUSTER.with_name(RANKS).read_text(encoding="utf-8"))
     (node,) = cluster["nodes"]
@@ -392,6 +426,10 @@ def ranks_by_role(folder: Path, ranks: tuple[int, int]) -> str:
         for role, number in zip(("prefill", "decode"), ranks, strict=True)
     ]
     cluster |= {"num_nodes": 2, "link_bw": [450, 450, 50], "link_latency": [1000, 1000, 2000]}
+    if nodes == 1:
+        instances = [one for node in cluster["nodes"] for one in node["instances"]]
+        cluster["nodes"] = [node | {"num_instances": len(instances), "instances": instances}]
+        cluster |= {"num_nodes": 1, "link_bw": [450, 64], "link_latency": [1000, 1000]}
     path = folder / "ranks.json"
     path.write_text(json.dumps(cluster), encoding="utf-8")
     return str(path)
@@ -477,23 +515,58 @@ def test_sglangs_pairs_are_the_simulation(
     reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
 )
 @pytest.mark.parametrize(
-    ("ranks", "options"),
+    ("ranks", "nodes", "options"),
     [
-        ((2, 2), LOR),
-        ((2, 1), ["--request-routing-policy", "RR", "--no-sglang-overlap", *SMALL]),
-        ((1, 2), ["--decode-routing-policy", "LOR", *SMALL]),
+        ((2, 2), 2, LOR),
+        ((2, 1), 2, ["--request-routing-policy", "RR", "--no-sglang-overlap", *SMALL]),
+        ((1, 2), 2, ["--decode-routing-policy", "LOR", *SMALL]),
+        ((2, 2), 1, LOR),
+        ((2, 1), 1, ["--request-routing-policy", "RR", "--no-sglang-overlap", *SMALL]),
+        ((1, 2), 1, ["--decode-routing-policy", "LOR", *SMALL]),
     ],
 )
 def test_ranks_of_sglangs_pairs_are_the_simulation(
     ranks: tuple[int, int],
+    nodes: int,
     options: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
-    given = ["--cluster-config", ranks_by_role(tmp_path, ranks), *options]
+    given = ["--cluster-config", ranks_by_role(tmp_path, ranks, nodes), *options]
     given += [] if "--dataset" in options else ["--dataset", DATASET]
     check_same_bytes([*words, *given], tmp_path, capsys)
+
+
+LONG = "synthetic:n=30,rate=20,input=lognormal:900,output=lognormal:20,seed=5"
+"""Prompts that are computed in chunks."""
+
+
+@pytest.mark.skipif(
+    "LLMSIM_SGLANG_PYTHON" not in os.environ,
+    reason="LLMSIM_SGLANG_PYTHON names no interpreter with SGLang",
+)
+@pytest.mark.parametrize(
+    ("prefill", "decode", "nodes", "options"),
+    [
+        (2, 1, 2, ["--dataset", LONG, "--max-num-scheduled-tokens", "256"]),
+        (2, 1, 1, ["--dataset", LONG, "--max-num-scheduled-tokens", "512"]),
+        (1, 2, 1, ["--dataset", LONG]),
+        (2, 4, 1, SMALL),
+        (2, 2, 1, ["--dataset", LONG, "--request-timeout", "0.7"]),
+    ],
+)
+def test_stages_of_sglangs_pairs_are_the_simulation(
+    prefill: int,
+    decode: int,
+    nodes: int,
+    options: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["emulate", "sglang", "--engine-python", os.environ["LLMSIM_SGLANG_PYTHON"]]
+    cluster = staged_pair(tmp_path, prefill, decode, nodes=nodes)
+    check_same_bytes([*words, "--cluster-config", cluster, *options], tmp_path, capsys)
 
 
 def test_what_engines_run_behind_the_last_answer_does_not_count() -> None:

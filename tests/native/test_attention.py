@@ -178,3 +178,40 @@ def test_prompts_of_a_step_take_the_largest_shared_part_once(
 def test_beyond_the_grid_the_last_segment_goes_on(count: int, length: int) -> None:
     # step_ps sees at most 64 sequences in its per-sequence table; attention itself has no limit
     assert abs(priced(mixed()).step_ps([(1, length)] * count) - affine(0, 0, count, length)) <= 4096
+
+
+def latents(rule: tuple[int, int, int]) -> Any:
+    """Prompts cost their new tokens, or a thousand times as much on the latents, of which each call
+    of several has 10 in common.
+    """
+    q, k = np.array([1, 1000], np.int64), np.array([0, 10_000], np.int64)
+    plain = np.array([[1, 1], [1000, 1000]], np.int64).ravel()
+    none = np.zeros(4, np.int64)
+    return _native.Attention.split(
+        [q, k], plain, [np.array([1, 2], np.int64), k], none, 0, 0,
+        shared_ps=none + 1, latent_ps=1000 * plain, latent_shared_ps=none + 10, latent_rule=rule,
+    )  # fmt: skip
+
+
+def test_prompts_of_few_new_tokens_run_on_the_latents() -> None:
+    program = priced(latents((50, 0, 0)))
+    assert program.step_ps([(50, 9000)]) == 50_000
+    assert program.step_ps([(51, 9000)]) == 51
+    # One call on the latents and one that expands: each shares its own part.
+    assert program.step_ps([(50, 0), (40, 0), (60, 7), (70, 0)]) == 90_000 - 10 + 130 - 1
+
+
+@pytest.mark.parametrize(("cached", "on_latents"), [(0, False), (99, True), (100, False)])
+def test_prompts_with_few_cached_tokens_together_run_on_the_latents(
+    cached: int, on_latents: bool
+) -> None:
+    program = priced(latents((0, 100, 0)))
+    half = cached // 2
+    got = program.step_ps([(200, half), (300, cached - half), (1, 5000)])
+    assert got == (500_000 - 10 if on_latents else 500 - 1)
+
+
+def test_steps_of_few_prompt_tokens_run_on_the_latents() -> None:
+    program = priced(latents((0, 0, 500)))
+    assert program.step_ps([(200, 5000), (300, 0), (1, 5000)]) == 500_000 - 10
+    assert program.step_ps([(201, 5000), (300, 0)]) == 501 - 1

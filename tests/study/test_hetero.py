@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmsim.api.cluster import Cluster
 from llmsim.api.run import run
 from llmsim.cli import main
 from llmsim.config.errors import InfeasibleError, InputError
@@ -188,7 +189,6 @@ def test_attention_and_ffn_are_roles(tmp_path: Path) -> None:
             "instance": {**model, "ffn_tp_size": 1, "ffn_ep_size": 2},
         },
     ]
-    # One wave of the attention ranks: the rounds of dummies at the end of a wave count, too.
     load = "synthetic:n=20,rate=60,input=300,output=60,seed=1"
     options = {"cost_source": "roofline"}
     found = study(question(tmp_path, *roles, options=options, workload=load))
@@ -204,6 +204,25 @@ def test_attention_and_ffn_are_roles(tmp_path: Path) -> None:
     assert 3.35 / 4.0 < attention.slowdown["attention"] < 1 and attention.slowdown["ffn"] == 1
     assert both.slowdown["ffn"] == pytest.approx(ffn.slowdown["ffn"], rel=0.05)
     assert first.slowdown == {"prefill": 1.0, "attention": 1.0, "ffn": 1.0}
+
+
+def test_rounds_without_requests_are_no_device_time_of_tokens(tmp_path: Path) -> None:
+    """Ranks that share experts end each answer with rounds for nobody: more pauses, more rounds."""
+    ranks = {**INSTANCE, "tp_size": 1, "dp_group": "experts"}
+    pair = [{"role": "colocated", "instances": 2, "devices": ["H800", "H20"], "instance": ranks}]
+    found = []
+    for rate in (0.2, 0.1):
+        load = f"synthetic:n=6,rate={rate},input=fixed:300,output=fixed:20,seed=1"
+        asked = question(tmp_path, *pair, options={"cost_source": "roofline"}, workload=load)
+        first = cluster_fields(asked, Allocation(0, asked.splits[0], {"colocated": "H800"}))
+        result = run(Cluster.of(first, "x"), load, cost_source="roofline")
+        assert (result.groups["dummy_ps"] > 0.5 * result.groups["computing_ps"]).any()
+        found.append(study(asked).rows[1].slowdown["colocated"])
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+    serving_ps = (result.groups["computing_ps"] - result.groups["dummy_ps"]).sum()
+    steps = result.steps
+    with_requests = steps[steps["sequences"] > 0]
+    assert serving_ps == (with_requests["end_ps"] - with_requests["start_ps"]).sum()
 
 
 BROKEN = [

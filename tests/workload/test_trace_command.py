@@ -194,3 +194,48 @@ def test_a_trace_without_content_is_written_in_blocks_of_any_size(tmp_path: Path
     assert main([*convert, "--output-block", "16"]) == 0
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert [one["hash_ids"] for one in rows] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+BURST = str(SAMPLES / "burstgpt.csv")
+TWO_MODELS = {"link_bw": 100, "link_latency": 1000, "nodes": [{"instances": [
+    {"model_name": "meta-llama/Llama-3.1-8B", "hardware": "H100"},
+    {"model_name": "Qwen/Qwen3-8B", "hardware": "H100"}]}]}  # fmt: skip
+
+
+def converted_models(target, *options):
+    assert main(["trace", "convert", BURST, str(target), "--failures", "keep", *options]) == 0
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    return [row.get("model") for row in rows]
+
+
+def test_names_of_models_of_other_formats_are_left_out_of_our_own(tmp_path, capsys):
+    out = tmp_path / "own.jsonl"
+    assert converted_models(out) == [None] * 4
+    said = capsys.readouterr().err
+    assert "names of models (ChatGPT, GPT-4) are left out" in said and "--model" in said
+    assert main(["run", "--cluster-config", str(CLUSTER), "--dataset", str(out)]) == 0
+
+
+def test_convert_renames_models(tmp_path, capsys):
+    out = tmp_path / "own.jsonl"
+    assert converted_models(out, "--model", "mine") == ["mine"] * 4
+    assert "left out" not in capsys.readouterr().err
+    assert converted_models(out, "--model", "GPT-4=big|small") == ["small", "small", "big", "big"]
+    assert converted_models(out, "--model", "GPT-4=big") == [None, None, "big", "big"]
+    assert "names of models (ChatGPT) are left out" in capsys.readouterr().err
+    again = tmp_path / "again.jsonl"
+    assert main(["trace", "convert", str(out), str(again), "--model", "big=other|=x"]) == 2
+    assert "a name for all requests, or OLD=NEW" in capsys.readouterr().err
+    assert main(["trace", "convert", str(out), str(again), "--model", "big=other"]) == 0
+    assert '"other"' in again.read_text() and '"big"' not in again.read_text()
+
+
+def test_a_cluster_of_several_models_runs_a_renamed_trace(tmp_path, capsys):
+    cluster = tmp_path / "two.json"
+    cluster.write_text(json.dumps(TWO_MODELS))
+    run = ["run", "--cluster-config", str(cluster), "--dataset"]
+    assert main([*run, f"trace:{BURST}"]) == 2
+    assert 'model "ChatGPT" is not served' in capsys.readouterr().err
+    assert main([*run, f"trace:{BURST},model=GPT-4=Qwen3-8B|Llama-3.1-8B"]) == 0
+    assert main([*run, f"trace:{BURST},model=GPT-4=Qwen3-8|Llama-3.1-8B"]) == 2
+    assert 'did you mean "Qwen/Qwen3-8B"' in capsys.readouterr().err

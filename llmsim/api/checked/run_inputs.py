@@ -74,10 +74,10 @@ class RunInputs(Struct, frozen=True):
 
         Raises InputError where the folder is none, or its run cannot be run again.
         """
-        from llmsim.export.benchmark_formats.tables import read_object
+        from llmsim.export.benchmark_formats.tables import read_manifest
 
         path = Path(folder) / "manifest.json"
-        manifest = read_object(path)
+        manifest = read_manifest(Path(folder))
         asked = manifest.get("run")
         if not isinstance(asked, dict) or not isinstance(asked.get("cluster"), dict):
             raise InputError(

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from llmsim.config.engine.latent_prompts import LatentPromptRule, latent_rules
 from llmsim.config.engine.scheduler_kinds import SGLANG
 from llmsim.config.engine.version_rules import VERSION_RULES
 from llmsim.config.errors import InputError, nearest
@@ -402,6 +403,8 @@ class EngineProfile(Struct, frozen=True):
     """Up to so many tokens, shared experts run on a stream of their own; 0: never."""
     float32_as: str = ""
     """The type in which checkpoints in float32 run unless one is asked for; empty: as they are."""
+    latent_prompts: tuple[LatentPromptRule, ...] = ()
+    """On which cards prompts of multi-head latent attention run on the cached latents, and when."""
     shared_with_experts: Mapping[str, "SharedWithExperts"] = field(default_factory=dict)
     """Families of models whose shared expert the engine runs in the kernel of the others."""
     compiles_scaling: bool = False
@@ -598,6 +601,7 @@ def load_profile(name: str) -> EngineProfile:
         marlin_below=data.get("kernels", {}).get("marlin_below", 0.0),
         second_stream_tokens=data.get("kernels", {}).get("second_stream_tokens", 0),
         float32_as=data.get("kernels", {}).get("float32_as", ""),
+        latent_prompts=latent_rules(data.get("latent_prompts", ())),
         shared_with_experts=_shared_with_experts(data.get("kernels", {})),
         compiles_scaling=data.get("kernels", {}).get("compiles_scaling", False),
         cudagraph_mode=data["launch"]["cudagraph_mode"],

@@ -20,17 +20,20 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from llmsim.config.cluster_file.loading import Document, parse_json, read_text
+from llmsim.config.cluster_file.loading import Document, parse_text, read_text
 from llmsim.config.errors import InputError, nearest
 from llmsim.config.files import input_files
+from llmsim.config.problems import input_error
 from llmsim.config.topology.presets import GENERATORS, Network
 from llmsim.config.units import gb_per_s_to_bytes_per_s, ns_to_ps
 from llmsim.presets import PRESETS_DIR
 
 PRESETS = PRESETS_DIR / "topologies"
 
+CLUSTER_KEYS = frozenset(("nodes", "layouts"))
+"""Top-level keys that a cluster file has and a topology file has not."""
 MAX_DEVICES = 1 << 20
 """Of a network whose links are listed one by one."""
 Positive = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
@@ -85,7 +88,10 @@ class TopologyFile(_Strict):
     preset: str | None = None
     parameters: dict[str, Any] = {}
     dimensions: list[DimensionEntry] = []
-    devices: Annotated[int, Field(ge=1, le=MAX_DEVICES)] | list[str] | None = None
+    devices: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_DEVICES)] | list[str] | None,
+        WithJsonSchema({"expected": "the number of devices, or a list of their names"}),
+    ] = None
     devices_relay: bool = False
     switches: list[SwitchEntry] = []
     links: list[LinkEntry] = []
@@ -190,9 +196,35 @@ class TopologySpec(Struct, frozen=True):
 
 
 def load_topology(path_or_preset: str | Path) -> TopologySpec:
-    """A topology file, or one of the bundled presets by name (`dgx_h100`); InputError says what is
+    """A topology file, or one of the bundled networks by name (`dgx_h100`); InputError says what is
     wrong and where.
     """
+    return parse_topology(_document(path_or_preset))
+
+
+def network_of(source: str | Path) -> TopologySpec:
+    """As `load_topology`; of a cluster file the topology that it names."""
+    document = _document(source)
+    if not _is_cluster(document):
+        return parse_topology(document)
+    named = document.data.get("topology")
+    if not isinstance(named, str):
+        raise InputError(
+            f"{document.name} is a cluster file that names no topology; expected one that does, a "
+            f"topology file, or one of {', '.join(preset_names())}"
+        )
+    return load_topology(beside_cluster(named, document.name))
+
+
+def beside_cluster(name: str, cluster_path: str) -> str:
+    """The topology that a cluster file names: a file beside it comes before one under the working
+    directory and before a bundled network.
+    """
+    beside = Path(cluster_path).parent / name
+    return str(beside) if input_files.is_file(beside) else name
+
+
+def _document(path_or_preset: str | Path) -> Document:
     path = Path(path_or_preset)
     input_files.note(path)
     if not path.suffix and not path.exists():
@@ -206,7 +238,15 @@ def load_topology(path_or_preset: str | Path) -> TopologySpec:
                 + ", ".join(known)
             )
         path = PRESETS / f"{path.name}.json"
-    return parse_topology(parse_json(read_text(path), str(path)))
+    return parse_text(read_text(path), str(path))
+
+
+def _is_cluster(document: Document) -> bool:
+    return isinstance(document.data, dict) and not CLUSTER_KEYS.isdisjoint(document.data)
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True, mode="validation")
 
 
 def preset_names() -> list[str]:
@@ -219,15 +259,9 @@ def parse_topology(document: Document) -> TopologySpec:
     try:
         file = TopologyFile.model_validate(document.data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        value = (
-            ""
-            if first["type"] in ("missing", "extra_forbidden")
-            else f" (it is {first['input']!r})"
-        )
-        raise InputError(
-            f"{document.position(first['loc'])} {first['msg'].lower()}{value}"
-        ) from None
+        if _is_cluster(document):
+            raise InputError(f"{document.name} is a cluster file; expected a topology") from None
+        raise input_error(error, document, _schema(TopologyFile)) from None
     forms = [file.preset is not None, bool(file.dimensions), file.devices is not None]
     if sum(forms) != 1:
         raise InputError(
@@ -271,10 +305,8 @@ def _generated(
     try:
         checked = parameters.model_validate(file.parameters)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InputError(
-            f"{document.position(('parameters', *first['loc']))} {first['msg'].lower()}"
-        ) from None
+        whole = {"properties": {"parameters": _schema(parameters)}}
+        raise input_error(error, document, whole, ("parameters",)) from None
     network = make(checked)
     return network, dict(network.groups)
 

@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from llmsim.config.cluster_file.json_positions import Location, field_path
 from llmsim.config.errors import InputError, nearest
-from llmsim.config.files import input_files
 
 if TYPE_CHECKING:
     from llmsim.config.cluster_file.cluster import Cluster, Incast
@@ -48,11 +46,12 @@ def place_topology(cluster: Cluster) -> PlacedTopology | None:
     """
     if cluster.topology is None:
         return None
-    from llmsim.config.topology.file import load_topology  # its models take a while to build
+    # Its models take a while to build.
+    from llmsim.config.topology.file import beside_cluster, load_topology
 
     where = cluster.position(("topology",))
     try:
-        spec = load_topology(_located(cluster.topology, cluster.path))
+        spec = load_topology(beside_cluster(cluster.topology, cluster.path))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     chosen: dict[int, tuple[int, ...]] = {}
@@ -127,14 +126,6 @@ def _in_order(spec: TopologySpec) -> list[int]:
         devices += spec.groups[name]
         number += 1
     return list(dict.fromkeys([*devices, *range(spec.num_devices())]))
-
-
-def _located(name: str, cluster_path: str) -> str:
-    """A file beside the cluster file comes before one under the working directory and before a
-    bundled network.
-    """
-    beside = Path(cluster_path).parent / name
-    return str(beside) if input_files.is_file(beside) else name
 
 
 def _checked(devices: tuple[int, ...], spec: TopologySpec, position: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from llmsim.core import Int64, Provenance
@@ -18,6 +19,7 @@ from llmsim.costs.source import (
     CostRequest,
     CostSource,
     Curve,
+    LatentGrid,
     SplitAttention,
     SplitGrid,
     to_ps,
@@ -124,8 +126,7 @@ class RooflineSource(CostSource):
         """
         prefill_q = geometric_axis(1, self._request.table_tokens, 8)
         prefill_k = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
-        q, k = np.meshgrid(prefill_q.astype(float), prefill_k.astype(float), indexing="ij")
-        prefill = self.attention_us(op, q + k, q * k + q * (q + 1) / 2, near=near_of(op, q, k))
+        prefill = self._prompts_us(op, prefill_q, prefill_k)
         n_axis = geometric_axis(1, self._request.table_sequences, 2)
         kv_axis = geometric_axis(1, self._request.max_model_len, 2)
         n, kv = np.meshgrid(n_axis.astype(float), kv_axis.astype(float), indexing="ij")
@@ -150,13 +151,27 @@ class RooflineSource(CostSource):
             mixed_decode_q20(self._request, op),
             self._shared_ppm(prefill),
         )
+        expanding, _ = with_expansion(grid, op, self._request, self.operator)
+        latents = self.on_latents(op, prefill_q, prefill_k)
         return SplitAttention(
             repeat=op.repeat,
-            grid=with_expansion(grid, op, self._request, self.operator),
+            grid=replace(expanding, on_latents=latents),
             skew_ps_per_token_q20=kappa,
             source=self._label,
             skew_source=how,
         )
+
+    def on_latents(self, op: Attention, q_axis: Int64, k_axis: Int64) -> LatentGrid | None:
+        """Prompts that the engine runs on the cached latents; None where it runs none so."""
+        rule = self._request.latent_prompts
+        if op.expansion is None or not rule.ever:
+            return None
+        us = self._prompts_us(op.on_latents, q_axis, k_axis)
+        return LatentGrid(rule, to_ps(us), analytic(us), self._shared_ppm(us))
+
+    def _prompts_us(self, op: Attention, q_axis: Int64, k_axis: Int64) -> Floats:
+        q, k = np.meshgrid(q_axis.astype(float), k_axis.astype(float), indexing="ij")
+        return self.attention_us(op, q + k, q * k + q * (q + 1) / 2, near=near_of(op, q, k))
 
     def _shared_ppm(self, prefill_us: Floats) -> Int64 | None:
         """The launch, which all prompts of a step share."""

@@ -22,6 +22,7 @@ from llmsim.costs.source import (
     CostRequest,
     CostSource,
     Curve,
+    LatentGrid,
     OpCost,
     SplitAttention,
     SplitGrid,
@@ -113,6 +114,7 @@ class SimilarSource(CostSource):
             *decode,
             mixed_decode_q20(self._request, op),
             grid.shared_ppm,
+            self._on_latents(op, grid, q, k),
         )
         return SplitAttention(
             repeat=op.repeat,
@@ -121,6 +123,16 @@ class SimilarSource(CostSource):
             source=f"{found.source}, {self._label}",
             skew_source=how,
         )
+
+    def _on_latents(
+        self, op: Attention, grid: SplitGrid, q: Floats, k: Floats
+    ) -> LatentGrid | None:
+        latents = grid.on_latents
+        if latents is None:
+            return None
+        pairs = q * k + q * (q + 1) / 2
+        ps, marks = self._cells(op.on_latents, latents.ps, q + k, pairs, 0)
+        return LatentGrid(latents.rule, ps, marks, latents.shared_ppm)
 
     def extra_ops(self) -> list[OpCost]:
         """The kernels beside the tables', which only move data."""

@@ -59,6 +59,8 @@ class Sglang:
         for group in lowered.groups:
             _check_group(group)
             check_words(group, engine_args, _ranks_of(group, lowered))
+        for met in lowered.contended:
+            _check_meeting(lowered.groups[met.groups[0]])
         pools = {one.scheduler is not None and _keeps_states(one) for one in lowered.groups}
         _refuse(len(pools) > 1, "layers with states and a prefix cache at one pd_type alone")
         _refuse(
@@ -106,6 +108,7 @@ class Sglang:
         return {
             "width": 1 if speculation is None else speculation.verified,
             "ranks": len(server.groups),
+            "in_rounds": server.runs_rounds,
             "stages": group.layout.pp,
             "copies": copies_of(group),
             "keeps_states": _keeps_states(group),
@@ -201,15 +204,21 @@ def _check_group(group: LoweredGroup) -> None:
     _refuse(engine.scheduling_policy != "fcfs", "--scheduling-policy")
     _refuse(scheduler.decode_only, "--skip-prefill")
     _refuse(scheduler.host_cache.storage.prefetch_threshold > 0, "hicache_storage_backend")
-    has_stages, has_role = group.layout.pp > 1, group.native.role != _native.Role.BOTH
-    has_states = _keeps_states(group)
+    has_stages, has_states = group.layout.pp > 1, _keeps_states(group)
+    decodes = group.native.role == _native.Role.DECODE
     if scheduler.host_cache.pages > 0:
         has_windows = scheduler.window_pool.window > 0
         _refuse(has_windows or has_states, "HiCache of layers with windows or states")
         _refuse(has_stages, "HiCache of pipeline stages")
-        decodes = group.native.role == _native.Role.DECODE
         _refuse(decodes, 'HiCache of instances with the pd_type "decode"')
-    _refuse(has_role and has_stages, "pipeline stages of instances with a pd_type")
+
+
+def _check_meeting(group: LoweredGroup) -> None:
+    """NotYetError for what steps may not do whose ends are known when their transfers land."""
+    scheduler = group.scheduler
+    beside = "of steps that share links with KV on its way"
+    _refuse(group.engine.speculation is not None, f"speculative_config {beside}")
+    _refuse(scheduler is not None and scheduler.host_cache.pages > 0, f"HiCache {beside}")
 
 
 def _check_drafts(group: LoweredGroup) -> None:

@@ -57,6 +57,13 @@ class EngineServer:
         return len(self.groups) == 1 or (self.lockstep is not None and not self.balances)
 
     @property
+    def runs_rounds(self) -> bool:
+        """Its steps have numbers: when one ends is known when other ranks have joined it, and when
+        its transfers have landed.
+        """
+        return self.lockstep is not None or self.contended is not None
+
+    @property
     def encoder(self) -> dict[str, int] | None:
         """The budgets of its encoder; None: nobody has inputs of one."""
         config = self.first.scheduler
@@ -193,10 +200,13 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
 
 
 def _timed_on_network(lowered: LoweredDeployment) -> list[tuple[int, ...]]:
-    """The ranks in lock-step whose rounds are on the network over which vLLM's servers send KV."""
-    are_sglangs = all(one.engine.scheduler == SGLANG for one in lowered.groups)
-    if lowered.kv_transfers is None or are_sglangs:
+    """Those whose steps are on the network over which servers send KV: SGLang's, and of vLLM's the
+    ranks in lock-step.
+    """
+    if lowered.kv_transfers is None:
         return []
+    if handover_of(lowered) is Handover.BOOTSTRAPPED:
+        return [one.groups for one in lowered.contended]
     return [one.groups for one in lowered.lockstep_groups]
 
 
@@ -361,13 +371,15 @@ def _servers_of(
     contended_of = {one.groups: one for one in lowered.contended}
     servers = []
     for group in groups:
-        ranks = ranks_of.get(group.info.index)
+        first = group.info.index
+        ranks = ranks_of.get(first)
         if ranks is not None:
             members = tuple(lowered.groups[one] for one in ranks.groups)
             contended = contended_of.get(ranks.groups)
             servers.append(EngineServer(members, ranks, contended, writes=writes))
-        elif group.info.index not in others:
-            servers.append(EngineServer((group,), writes=writes))
+        elif first not in others:
+            meets = contended_of.get((first,))
+            servers.append(EngineServer((group,), contended=meets, writes=writes))
     return tuple(servers)
 
 

@@ -532,7 +532,7 @@ class Keeper:
         elif actor is self._moves.actor:
             self._moves.land()
             for ranks in dict.fromkeys(self._lockstep.values()):
-                ranks.offered()  # their rounds may have ended
+                ranks.offered()  # steps whose transfers have landed have an end
         elif self.threads.is_actor(actor):
             self.threads.wake()
         elif self._processes.has(actor):

@@ -153,6 +153,7 @@ class KvMoves:
         """An engine core has launched a step."""
         if self._copies is not None:
             self._copies.launched(self._numbers[core], end_ps)
+        if self._mover is not None:
             self._expect()
 
     def settled(self, core: Actor) -> None:

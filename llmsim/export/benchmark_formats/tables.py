@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmsim.columns import FILES, KvTransferColumns, LatencyCauses, RequestEnergy
+from llmsim.config.constraints import shown
 from llmsim.config.errors import InputError
 from llmsim.config.files import input_files
 from llmsim.core import PS_PER_S, Int64
+from llmsim.results.record_shapes import MANIFEST, SUMMARY, Misfit, Shape, misfit, stray_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,13 +66,13 @@ class RunTables:
     def of_folder(cls, folder: str | Path) -> "RunTables":
         """Reads a run folder; raises InputError where it is none."""
         path = Path(folder)
-        manifest = read_object(path / "manifest.json")
+        manifest = read_manifest(path)
         series = _parquet(path / "series.parquet")
         return cls(
             str(folder),
             _parquet(path / "requests.parquet"),
             {name: series.column(name).to_numpy() for name in series.column_names},
-            read_object(path / "summary.json"),
+            read_summary(path),
             manifest,
         )
 
@@ -251,6 +253,37 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no JSON object; write the run folder again", file=str(path))
     return found
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run folder; raises InputError, also for a value that no run writes."""
+    path = folder / "summary.json"
+    summary = _shaped(path, SUMMARY)
+    _refuse(path, stray_group(summary))
+    return summary
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The same of the manifest."""
+    return _shaped(folder / "manifest.json", MANIFEST)
+
+
+def _shaped(path: Path, shape: Shape) -> dict[str, Any]:
+    found = read_object(path)
+    _refuse(path, misfit(found, shape))
+    return found
+
+
+def _refuse(path: Path, wrong: Misfit | None) -> None:
+    if wrong is None:
+        return
+    raise InputError(
+        f"{path}: {wrong.field} is {shown(wrong.value)}; expected {wrong.words}, as "
+        "`llmsim run --run-dir` writes it",
+        file=str(path),
+        field=wrong.field,
+        value=wrong.value,
+    )
 
 
 def read_columns(path: Path, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:

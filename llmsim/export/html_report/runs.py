@@ -81,8 +81,19 @@ class Run:
 
     @cached_property
     def power(self) -> dict[str, NDArray[Any]]:
-        """The power series; empty where nothing says what it draws."""
-        return read_columns(self.folder / "power.parquet", None)
+        """The power series; empty where nothing says what it draws.
+
+        Raises InputError where the summary has an energy and the folder no such series.
+        """
+        path = self.folder / "power.parquet"
+        columns = read_columns(path, None)
+        if self.summary["energy"] is not None and not columns:
+            raise InputError(
+                f"{path} is missing, though the summary states an energy; write the run folder "
+                "again with `llmsim run --run-dir`",
+                file=str(path),
+            )
+        return columns
 
 
 def read_runs(

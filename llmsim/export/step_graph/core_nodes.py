@@ -80,6 +80,17 @@ class StepSpans:
         return min(ends, default=None)
 
     @property
+    def slowed_ps(self) -> int:
+        """What the power limit added to each stage."""
+        spans = (
+            end - start
+            for key, by_rank in self.of_nodes.items()
+            if key.role == Role.SLOWED.value
+            for start, end in by_rank.values()
+        )
+        return max(spans, default=0)
+
+    @property
     def exchanges(self) -> dict[int, tuple[Span, ...]]:
         """Operator -> start and end of each of its executions, of collectives and hand-overs on
         shared links.

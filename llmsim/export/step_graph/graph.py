@@ -219,7 +219,10 @@ def _whole_layers(domain: Sequence[LoweredGroup], batch: Round) -> _Made:
         rows_of(lowered, items, tokens, sum(padded), own)
         for lowered, items, tokens, own in zip(domain, batch.items, padded, adapters, strict=True)
     ]
-    step = step_nodes(domain, batch.items, rows, batch.step, batch.drafts, batch.adapters)
+    slowed_ps = [one.slowed_ps for one in batch.spans]
+    step = step_nodes(
+        domain, batch.items, rows, batch.step, batch.drafts, batch.adapters, slowed_ps
+    )
     each = first.layout.stage_ranks * first.layout.pp
     places = [divmod(rank, each) for rank in range(Ranks(first.layout, len(domain)).count)]
     return _Made(step, padded, places, first.links.description)

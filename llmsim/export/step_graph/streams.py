@@ -86,8 +86,11 @@ def step_nodes(
     step: int,
     drafts: Sequence[Drafts] = (),
     adapters: Sequence[Sequence[int]] = (),
+    slowed_ps: Sequence[int] = (),
 ) -> StepNodes:
-    """The nodes of the run's step of that number; `rows` are each member's operators."""
+    """The nodes of the run's step of that number; `rows` are each member's operators, and
+    `slowed_ps` what the power limit added to each of its stages (none: nothing).
+    """
     first = domain[0]
     offload = None if first.offload is None else first.offload.native
     proposed = drafts if first.draft is not None else ()
@@ -102,6 +105,7 @@ def step_nodes(
         step,
         **drafter_of(first, proposed),
         adapters=[list(one) for one in adapters],
+        slowed_ps=list(slowed_ps),
     )
     lanes = [[(items, mine)] for items, mine in zip(batches, rows, strict=True)]
     for half in range(2 if halves else 0):
@@ -184,13 +188,20 @@ def _add_half(
 PREPARATION = "preparation"
 HOST_WORK = {Role.PREPARE: PREPARATION, Role.LAUNCH: "launches"}
 """What the host does for a stage's step."""
+POWER_LIMIT = "power limit"
+"""What the clock of the card's power limit adds to a stage's step."""
 
 
 def host_row(role: _native.NodeRole, prefix: str = "", number: int = 0) -> Row:
     """What the host does for a step, or for a drafter's pass of that number."""
+    return _time_alone(prefix + HOST_WORK[role], LAUNCH, number)
+
+
+def _time_alone(name: str, kind: str, number: int = 0) -> Row:
+    """What takes time and does no work of the model."""
     return Row(
-        name=prefix + HOST_WORK[role],
-        kind=LAUNCH,
+        name=name,
+        kind=kind,
         part=number * len(PARTS),
         flops=0,
         bytes_moved=0,
@@ -322,6 +333,8 @@ class _Ranks:
             return PIM
         if one.role in HOST_WORK:
             return HOST
+        if one.role == Role.SLOWED:
+            return DEVICE
         if one.role != Role.OPERATOR:
             return "link"
         return HOST if one.stream == _native.DeviceStream.HOST.value else DEVICE
@@ -344,6 +357,8 @@ class _Ranks:
             return None
         if one.role in HOST_WORK:
             return host_row(one.role) if one.ps else None
+        if one.role == Role.SLOWED:
+            return _time_alone(POWER_LIMIT, "compute") if one.ps else None
         items, rows = self._lanes[one.unit // self._stages][one.lane]
         row = rows[one.op]
         if one.role in MOVES:

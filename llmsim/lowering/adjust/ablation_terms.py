@@ -121,8 +121,15 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "each prompt takes as long as in a call of its own",
             "the silicon database's rows of several prompts; elsewhere the launch of a call",
         ),
+        "latent_prompts": Term(
+            "short prompts of latent attention, or prompts behind few cached tokens, run on the "
+            "cached latents, as the engine's version decides",
+            "all prompts make keys and values of what is cached",
+            "the engine profile's latent_prompts; the silicon database's rows of that kernel, else "
+            "the data sheet",
+        ),
         "context_expansion": Term(
-            "prompts of latent attention first make keys and values of all that is cached",
+            "other prompts of latent attention first make keys and values of all that is cached",
             "they find keys and values in the cache",
             "the cost source's own times of that matrix and of streaming kernels",
         ),
@@ -135,9 +142,9 @@ TERMS: Mapping[str, Term] = MappingProxyType(
             "the database's own rows beyond the cache, and the card's decode_cold_ns (data sheet)",
         ),
         "sustained_clock": Term(
-            "matrices run at the clock of the power limit, where a cost source timed bursts",
+            "steps run at the clock of the power limit, where a cost source timed bursts",
             "matrices run for any time as fast as the database's short calls did",
-            "the card's idle_w, tdp_w and switching_fj_per_flop (data sheet)",
+            "the card's tdp_w, idle_w, energies and power_window_ms (data sheet)",
         ),
         "card_streaming": Term(
             "streaming kernels of every engine take what vLLM's take on the card at equal bytes",
@@ -205,6 +212,7 @@ OPERATORS = ("kernel_gap", "kv_write", "expert_choice")
 """Terms that are an operator of that name."""
 PROMPTS_TOGETHER = "prompts_together"
 CONTEXT_EXPANSION = "context_expansion"
+LATENT_PROMPTS = "latent_prompts"
 COLD_KV = "cold_kv"
 SUSTAINED_CLOCK = "sustained_clock"
 CARD_STREAMING = "card_streaming"

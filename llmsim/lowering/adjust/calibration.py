@@ -223,8 +223,7 @@ def _scaled_attention(attention: AttentionCost, ppm: int, label: str) -> Attenti
         case SplitAttention(grid=split):
             loss = _scaled_int(split.mixed_decode_ps_per_kv_token_q20, ppm)
             grid = replace(
-                split,
-                prefill_ps=_scaled(split.prefill_ps, ppm),
+                split.with_prompts(lambda ps: _scaled(ps, ppm)),
                 decode_ps=_scaled(split.decode_ps, ppm),
                 mixed_decode_ps_per_kv_token_q20=loss,
             )

@@ -119,11 +119,11 @@ def _slowed_attention(
     split = cost.grid
     q, k = np.meshgrid(split.q_axis.astype(float), split.k_axis.astype(float), indexing="ij")
     n, kv = np.meshgrid(split.n_axis.astype(float), split.kv_axis.astype(float), indexing="ij")
+    of_prompts = factor(q + k, q * k + q * (q + 1) / 2)
     return replace(
         cost,
         grid=replace(
-            split,
-            prefill_ps=_times(split.prefill_ps, factor(q + k, q * k + q * (q + 1) / 2)),
+            split.with_prompts(lambda ps: _times(ps, of_prompts)),
             decode_ps=_times(split.decode_ps, factor(n * (kv + 1), n * (kv + 1))),
         ),
         source=source,

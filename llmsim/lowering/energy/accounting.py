@@ -18,7 +18,7 @@ from llmsim.lowering.afd.ports import spans_nodes
 from llmsim.lowering.energy.drafter import draft_bytes, draft_tables
 from llmsim.lowering.energy.prices import LOOSE, price_of_group
 from llmsim.lowering.network.mesh import on_each_node
-from llmsim.lowering.program import Placed
+from llmsim.lowering.program import TIMES_BESIDE, Placed
 from llmsim.model import Attention, Operator
 from llmsim.power import (
     Copied,
@@ -358,7 +358,7 @@ def known_energy(
 def _ran(group: "LoweredGroup", activity: Mapping[str, Any]) -> Iterator[tuple[int, Placed, Any]]:
     """Operators with their number among the group's busy times (`LoweredGroup.busy_names`) and the
     counts of their tables' rows: the program's, and those of the drafter's passes. Behind each of
-    these come the host's launches.
+    these come the times of TIMES_BESIDE.
     """
     parts = [(group.placed, activity["rows"])]
     if group.draft is not None:
@@ -369,7 +369,7 @@ def _ran(group: "LoweredGroup", activity: Mapping[str, Any]) -> Iterator[tuple[i
         for one in placed:
             yield number, one, rows
             number += 1
-        number += 1
+        number += TIMES_BESIDE
 
 
 def _copies(group: "LoweredGroup") -> tuple[Copied, ...]:

@@ -236,8 +236,7 @@ def _shared_attention(cost: AttentionCost, plan: HostPlan) -> AttentionCost:
         return replace(cost, grid=mixed, skew_ps_per_token_q20=skew, source=source)
     assert isinstance(cost, SplitAttention), "attention has one of two shapes"
     split: SplitGrid = replace(
-        cost.grid,
-        prefill_ps=cost.grid.prefill_ps * times,
+        cost.grid.with_prompts(lambda ps: ps * times),
         decode_ps=cost.grid.decode_ps * times,
         mixed_decode_ps_per_kv_token_q20=cost.grid.mixed_decode_ps_per_kv_token_q20 * times,
     )

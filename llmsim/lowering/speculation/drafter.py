@@ -12,11 +12,21 @@ from llmsim.config import EngineArgs, Group
 from llmsim.config.engine.speculative import Speculation
 from llmsim.config.errors import InputError, NotYetError
 from llmsim.costs import AttentionCost, CompiledCosts, CostRequest, OpCost
+from llmsim.lowering.adjust.sustained_clock import Limited
 from llmsim.lowering.host.cuda_graphs import graph_rules, padded_mixed
 from llmsim.lowering.network.base import NetworkView
 from llmsim.lowering.network.collective_costs import LinkedCosts, expanded_config
 from llmsim.lowering.program import Placed, build_program
-from llmsim.model import Dtypes, Gemm, Layout, ModelConfig, Operator, load_model, operators
+from llmsim.model import (
+    Dtypes,
+    Gemm,
+    Hardware,
+    Layout,
+    ModelConfig,
+    Operator,
+    load_model,
+    operators,
+)
 from llmsim.model.families.presets import config_path, read_object
 from llmsim.model.memory.requirements import DraftShare
 from llmsim.model.memory.sizes import kv_bytes_per_token, weight_bytes
@@ -322,19 +332,24 @@ def _with_wide_input(
 
 
 def busy_names(
-    costs: Sequence[OpCost | AttentionCost], engine: EngineArgs, draft: DraftPlan | None
+    costs: Sequence[OpCost | AttentionCost],
+    engine: EngineArgs,
+    draft: DraftPlan | None,
+    hardware: Hardware | None,
 ) -> tuple[tuple[str, str], ...]:
-    """The program's operators, what waiting for the host's launches added, and the same of the
-    drafter's passes.
+    """The program's operators, what waiting for the host's launches and the power limit added, and
+    the same of the drafter's passes.
     """
     names = [(cost.name, cost.source) for cost in costs]
     launches = ("launches", _source_of_launches(engine, experts=EXPERTS in dict(names)))
+    card = Limited.of(hardware)
+    beside = (launches, ("power limit", "" if card is None else card.source))
     passes = (
         []
         if draft is None
         else [[(f"draft {cost.name}", cost.source) for cost in one] for one in draft.passes]
     )
-    return (*names, launches, *(name for one in passes for name in (*one, launches)))
+    return (*names, *beside, *(name for one in passes for name in (*one, *beside)))
 
 
 def _source_of_launches(engine: EngineArgs, *, experts: bool) -> str:

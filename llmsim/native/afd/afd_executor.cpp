@@ -86,7 +86,10 @@ class WideTimer final : public AfdTimer {
 }  // namespace
 
 AfdStep::AfdStep(const AfdPricer& pricer) : ffn_busy_(pricer.ffn_busy()) {
-  for (std::size_t m = 0; m < pricer.num_members(); ++m) open_.push_back(pricer.open(m));
+  for (std::size_t m = 0; m < pricer.num_members(); ++m) {
+    open_.push_back(pricer.open(m));
+    serves_.push_back(pricer.serves(m));
+  }
 }
 
 StepTimes AfdStep::times(const AfdPricer& pricer, std::size_t member, Ps start, Ps end,
@@ -110,6 +113,7 @@ void AfdStep::count(const AfdPricer& pricer, std::span<const Ps> starts,
     M2nCounters& counters = pricer.member(m).m2n;
     counters.span += span;
     counters.computing += open_[m].busy;
+    if (!serves_[m]) counters.computing_dummies += open_[m].busy;
   }
 }
 

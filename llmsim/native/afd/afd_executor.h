@@ -22,6 +22,7 @@ class AfdStep {
 
  private:
   std::vector<OpenStep> open_;  // by member
+  std::vector<bool> serves_;  // by member: the step has requests of its own, or of those it serves
   Ps ffn_busy_ = 0;
 };
 

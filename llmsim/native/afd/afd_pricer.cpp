@@ -295,6 +295,15 @@ void AfdPricer::fill(const MemberKinds& kinds, const KindKeys& keys, const Segme
   prices.draws = draws_;
 }
 
+bool AfdPricer::serves(std::size_t member) const {
+  const std::size_t first = attends(member) ? member : 0;
+  const std::size_t end = attends(member) ? member + 1 : at(config_.attention_members);
+  return std::ranges::any_of(batches_, [&](const std::vector<Batch>& lane) {
+    return std::any_of(lane.begin() + first, lane.begin() + end,
+                       [](const Batch& batch) { return !batch.empty(); });
+  });
+}
+
 OpenStep AfdPricer::open(std::size_t member) const {
   const Program::StepPrice &price = prices_[member], &drafts = drafts_[member];
   return {price.communication_ps + drafts.communication_ps, price.ps + drafts.ps, padded_[member],

@@ -38,6 +38,8 @@ class AfdPricer {
     return steps_[lane][member];
   }
   const Batch& batch(std::size_t lane, std::size_t member) const { return batches_[lane][member]; }
+  // Whether the step has requests of an attention member, or for an FFN member of any.
+  bool serves(std::size_t member) const;
   // The longest time that an FFN member computes in the step.
   Ps ffn_busy() const { return ffn_busy_; }
 

@@ -111,10 +111,6 @@ void bind_kv_transfer(nb::module_& m) {
 }
 
 void bind_outside_transfers(nb::module_& m) {
-  nb::class_<OutsideNetwork>(
-      m, "OutsideNetwork",
-      "The cluster's network outside of a simulation: what moves on it meets each other.")
-      .def(nb::init<NetworkConfig>(), "config"_a);
   nb::class_<PostedReads>(m, "PostedReads",
                           "Reads of KV that the hosts of an engine's workers post before a batch.")
       .def(nb::init<>())
@@ -122,6 +118,10 @@ void bind_outside_transfers(nb::module_& m) {
            "They are given to the hosts, along with the next batch or without one.")
       .def("take", &PostedReads::take, "now_ps"_a,
            "What is left of them, in ps, for the hosts of a batch that is formed then.");
+  nb::class_<OutsideNetwork>(m, "OutsideNetwork", "The network of engines outside of a simulation.")
+      .def(nb::init<NetworkConfig>(), "config"_a)
+      .def("run_out", &OutsideNetwork::run_out,
+           "All that is under way lands, whoever hears of it.");
   nb::class_<OutsideTransfers>(m, "OutsideTransfers",
                                "KV of prompts that moves between engines outside of a simulation.")
       .def(nb::init<KvTransferConfig, std::shared_ptr<OutsideNetwork>>(), "config"_a, "network"_a)

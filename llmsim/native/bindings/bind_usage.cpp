@@ -104,14 +104,14 @@ namespace {
 void append_drafter_time(const Group& group, nb::list& rows) {
   const Drafter* drafter = group.costs().drafter();
   if (drafter == nullptr) return;
-  auto first = static_cast<std::int32_t>(group.costs().program().operators().size()) + 1;
+  auto first = static_cast<std::int32_t>(group.costs().program().operators().size()) + kTimesBeside;
   const auto append = [&](const Program& program, const Program::Usage& usage) {
     for (const OperatorTime& time : program.busy_time(usage)) {
       nb::list ps;
       for (const int128 value : time.ps) ps.append(to_int(value));
       rows.append(nb::make_tuple(group.config().index, first + time.op, nb::tuple(ps)));
     }
-    first += static_cast<std::int32_t>(program.operators().size()) + 1;
+    first += static_cast<std::int32_t>(program.operators().size()) + kTimesBeside;
   };
   append(drafter->first(), group.costs().drafter_usage().first);
   append(drafter->next(), group.costs().drafter_usage().next);

@@ -337,7 +337,6 @@ void Group::hand_back(std::span<const RequestId> requests, Ps now, bool keep_ans
   cut_steps(now);
   scheduler_->stop();
   moved_.clear();
-  unsent_ = 0;
 }
 
 // Batches complete without any of their requests, which frees what was kept for them.
@@ -351,7 +350,7 @@ void Group::cut_steps(Ps now) {
     const Slot& slot = batches_.oldest();
     if (batches_.num_timed() > 0) {
       const Ps from = std::max({slot.times.start, free, now});
-      busy_ -= std::max<Ps>(0, slot.times.end - from);
+      add_busy(slot.batch, -std::max<Ps>(0, slot.times.end - from));
       free = slot.times.end;
     }
     batches_.see_oldest();
@@ -476,7 +475,6 @@ void Group::hear_of_moved(Ps launched, Ps now) {
 }
 
 void Group::hear_of_moved_kv(RequestId request, Ps now) {
-  if (answers_when_sent()) --unsent_;
   if (connector_->transferred(request)) return;
   note_left(request, now);
   completion_->failed(request, now);
@@ -632,9 +630,14 @@ bool Group::report_layers() {
   return reports_layers_;
 }
 
+void Group::add_busy(const Batch& batch, Ps time) {
+  busy_ += time;
+  if (batch.empty()) dummies_busy_ += time;
+}
+
 void Group::note_times(const StepTimes& times, Ps now) {
   const Slot& slot = batches_.set_times(times);
-  busy_ += times.end - std::max(times.start, last_end_);
+  add_busy(slot.batch, times.end - std::max(times.start, last_end_));
   last_end_ = times.end;
   if (copies_ != nullptr) copies_->device_runs_until(times.end);
   if (observer_ != nullptr) observer_->launched(*this, slot.batch, times, now);
@@ -806,7 +809,6 @@ void Group::complete_oldest(Ps now, std::vector<RequestId>& finished) {
   const bool was_seen = !batches_.see_oldest();
   if (moves_ != nullptr && was_seen) moves_->step_ended(now);
   outstanding_ -= static_cast<std::int32_t>(ended.size());
-  if (answers_when_sent()) unsent_ += static_cast<std::int32_t>(ended.size());
   if (!is_dummy || !hears_by_calls()) hear_of_moved(hears_until(slot, now), now);
   if (!is_dummy) {
     if (key_log_ != nullptr) key_log_->publish(now);

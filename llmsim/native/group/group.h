@@ -278,7 +278,10 @@ class Group final : public Entity, public StepSink {
   // Requests received and neither finished, dropped nor refused: waiting, running, or on their way
   // from the API server; and those that its proxy sees as such, which it promised to compute or
   // whose KV it has still to send.
-  std::int32_t outstanding() const { return outstanding_ + promised_ + unsent_; }
+  std::int32_t outstanding() const {
+    const std::int32_t unsent = connector_ == nullptr ? 0 : connector_->unsent();
+    return outstanding_ + promised_ + unsent;
+  }
   // A prefill group whose KV is pushed gets so many requests more (or fewer), as soon as decode
   // groups have memory for them.
   void promise(std::int32_t requests) { promised_ += requests; }
@@ -291,6 +294,8 @@ class Group final : public Entity, public StepSink {
     return api_servers_.work() ? api_servers_.times_of(request) : completed_.ends();
   }
   Ps busy() const { return busy_; }
+  // What of it was steps without requests.
+  Ps busy_with_dummies() const { return dummies_busy_; }
   std::int64_t scheduled_tokens() const { return scheduled_tokens_; }
   // Of the batch that was built and waits for its launch, or whose building an interrupt ended.
   std::int64_t unlaunched_tokens() const {
@@ -352,6 +357,8 @@ class Group final : public Entity, public StepSink {
   Iteration iteration() const;
   void run_next(Ps now);
   void note_times(const StepTimes& times, Ps now);
+  // The device runs the batch for so long, or (negative) does not after all.
+  void add_busy(const Batch& batch, Ps time);
   // How many batches before the next one that one is whose tokens it waits for; 0: none.
   std::int32_t tokens_from() const;
   StepStart start_of(Ps now) const;
@@ -433,7 +440,7 @@ class Group final : public Entity, public StepSink {
   GroupConfig config_;
   LoadListener* load_listener_ = nullptr;  // null: nobody asks for it
   PublishedLoad load_;                     // as it was last told
-  std::int32_t outstanding_ = 0, promised_ = 0, unsent_ = 0;
+  std::int32_t outstanding_ = 0, promised_ = 0;
   KeyLog* key_log_ = nullptr;
   std::unique_ptr<Scheduler> scheduler_;
   KvConnector* connector_;  // of the scheduler; null: it has none
@@ -479,7 +486,7 @@ class Group final : public Entity, public StepSink {
   // Its engine does nothing else meanwhile, since its worker, which waits, is in its process.
   bool engine_waits_ = false;
   bool hears_posted_ = false;  // that it learns of the oldest batch that has ended meanwhile
-  Ps last_end_ = 0, busy_ = 0;
+  Ps last_end_ = 0, busy_ = 0, dummies_busy_ = 0;
   std::int64_t scheduled_tokens_ = 0, idle_with_work_ = 0;
   std::int64_t received_tokens_ = 0;  // of prompts, without those that were dropped before they ran
   Circling circling_;

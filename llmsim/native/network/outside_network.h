@@ -26,6 +26,10 @@ class OutsideNetwork {
       network_.settle(time);
     }
   }
+  // All that is under way lands, as if nothing else started meanwhile.
+  void run_out() {
+    while (network_.next_event() < kEndOfTime) advance(network_.next_event());
+  }
 
  private:
   SharedNetwork network_;

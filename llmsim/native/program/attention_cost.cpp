@@ -49,7 +49,7 @@ Features Sight::features(const Batch& batch) const {
 // beyond.
 AttentionPrice AttentionCost::price_verified(const Batch& batch) const {
   constexpr std::int64_t kTile = 64;
-  Features seen = sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
+  Features seen = this->seen(batch);
   const std::int64_t alone = ceil_div(queries_per_kv_head_, kTile);
   for (const Item& item : batch.items) {
     if (item.drafts == 0) continue;
@@ -119,16 +119,16 @@ AttentionPrice MixedGridAttention::price(const Batch& batch, const Features& f) 
   return price;
 }
 
-SplitGridAttention::Alone SplitGridAttention::alone(const Item& item) const {
-  const std::int64_t q = item.tokens, q2 = q * q, area = sight().area(q, item.computed_before);
+PromptGrid::Alone PromptGrid::alone(const Item& item, const Sight& sight) const {
+  const std::int64_t q = item.tokens, q2 = q * q, area = sight.area(q, item.computed_before);
   const bool one_prompt_sees_more = area < q2;
-  const Place tokens = prefill_.axis(0).locate(q);
-  const Place context = prefill_.axis(1).locate(one_prompt_sees_more ? 0 : area - q2, 2 * q);
-  Alone found{prefill_.cell({tokens, context})};
+  const Place tokens = whole_.axis(0).locate(q);
+  const Place context = whole_.axis(1).locate(one_prompt_sees_more ? 0 : area - q2, 2 * q);
+  Alone found{whole_.cell({tokens, context})};
   if (one_prompt_sees_more) {
     // The missing share of what exceeds the shortest call is taken off.
     Cell& whole = found.cell;
-    const Ps floor = prefill_.at({prefill_.axis(0).locate(1), prefill_.axis(1).locate(0)});
+    const Ps floor = whole_.at({whole_.axis(0).locate(1), whole_.axis(1).locate(0)});
     whole.ps -= round_div(static_cast<int128>(std::max<Ps>(0, whole.ps - floor)) * (q2 - area), q2);
     whole.provenance = std::max(whole.provenance, Provenance::kInterpolated);
   }
@@ -137,19 +137,21 @@ SplitGridAttention::Alone SplitGridAttention::alone(const Item& item) const {
 }
 
 void SplitGridAttention::add_prefills(AttentionPrice& price, const Batch& batch) const {
-  Alone longest;
+  std::array<PromptGrid::Alone, 2> longest;
   for (const Item& item : batch.items) {
     if (item.decodes()) continue;
-    const Alone prompt = alone(item);
+    const std::size_t kernel = rule_.hold(item, batch.features);
+    const PromptGrid::Alone prompt = prompts_[kernel].alone(item, sight());
     price.add(prompt.cell.ps - prompt.shared, prompt.cell);
-    if (prompt.shared > longest.shared) longest = prompt;
+    if (prompt.shared > longest[kernel].shared) longest[kernel] = prompt;
   }
-  price.add(longest.shared, longest.cell);
+  for (const PromptGrid::Alone& one : longest) price.add(one.shared, one.cell);
 }
 
 AttentionPrice SplitGridAttention::price(const Batch& batch, const Features& f) const {
   AttentionPrice price;
   if (f.prefill_sequences > 0) add_prefills(price, batch);
+  price.prompts_ps = price.ps;
   if (f.decode_sequences > 0) {
     Cell cell = decode_.cell({decode_.axis(0).locate(f.decode_sequences),
                               decode_.axis(1).locate(f.decode_context, f.decode_sequences)});

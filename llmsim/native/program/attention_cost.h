@@ -17,6 +17,7 @@ inline constexpr int kSkewBits = 20;
 // Time of one layer's attention, and of which provenance its parts are; the parts add up to it.
 struct AttentionPrice {
   Ps ps = 0;
+  Ps prompts_ps = 0;  // of it, where prompts and decodes were measured apart
   std::array<Ps, kNumProvenances> parts{};
   std::int64_t beyond_permille =
       1000;  // the farthest that a table was continued, of its last point
@@ -58,6 +59,10 @@ class AttentionCost {
     if (batch.features.drafts > 0) return price_verified(batch);
     return sight_.kind == Sight::Kind::kAll ? price(batch, batch.features)
                                             : price(batch, sight_.features(batch));
+  }
+  // The batch as these layers see it.
+  Features seen(const Batch& batch) const {
+    return sight_.kind == Sight::Kind::kAll ? batch.features : sight_.features(batch);
   }
   // Query heads that share a KV head: rows of one tile, which the queries of a verified sequence
   // fill up together.
@@ -106,35 +111,63 @@ class MixedGridAttention final : public AttentionCost {
   bool prompts_apart_;
 };
 
+// A kernel's times over a prompt's (new, cached) tokens.
+class PromptGrid {
+ public:
+  // What one prompt takes alone, and the part of it that several share.
+  struct Alone {
+    Cell cell;
+    Ps shared = 0;
+  };
+  // `shared`, over the axes of `whole`: the part of a prompt's time that is not its own, such as a
+  // launch and multiprocessors that idle. The prompts of a call take the largest of these parts
+  // once; without it, each takes its own.
+  explicit PromptGrid(Grid<2> whole, std::optional<Grid<2>> shared = std::nullopt)
+      : whole_(std::move(whole)), shared_(std::move(shared)) {}
+  Alone alone(const Item& item, const Sight& sight) const;
+
+ private:
+  Grid<2> whole_;
+  std::optional<Grid<2>> shared_;
+};
+
+// Which prompts of latent attention run on the cached latents as they are; the others expand them
+// to keys and values. A limit of 0 holds for none.
+struct LatentPrompts {
+  std::int64_t new_tokens = 0;  // each prompt of at most so many new tokens
+  std::int64_t cached_tokens =
+      0;                         // those of a step that have some cached, together fewer than this
+  std::int64_t step_tokens = 0;  // those of a step of at most so many new tokens together
+
+  bool hold(const Item& item, const Features& step) const {
+    const std::int64_t cached = step.prefill_context - step.prefill_tokens;
+    return item.tokens <= new_tokens || step.prefill_tokens <= step_tokens ||
+           (cached > 0 && cached < cached_tokens);
+  }
+};
+
 // Prefill and decode measured apart, as silicon databases do; their times add up.
 class SplitGridAttention final : public AttentionCost {
  public:
   // Beside prefills, decode rows cost at least `mixed_ps` / 2^20 per token of context (0: no such
-  // rule). `shared`, over the axes of `prefill`: the part of a prompt's time that is not its own,
-  // such as a launch and multiprocessors that idle. The prompts of a step take the largest of these
-  // parts once; without it, each takes its own.
-  SplitGridAttention(Grid<2> prefill, Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps,
-                     Sight sight = {}, std::optional<Grid<2>> shared = std::nullopt)
+  // rule). The prompts for which `rule` holds take the second grid, in a call of their own.
+  SplitGridAttention(std::array<PromptGrid, 2> plain_and_on_latents, LatentPrompts rule,
+                     Grid<2> decode, std::int64_t mixed_ps, std::int64_t skew_ps, Sight sight = {})
       : AttentionCost(skew_ps, sight),
-        prefill_(std::move(prefill)),
+        prompts_(std::move(plain_and_on_latents)),
+        rule_(rule),
         decode_(std::move(decode)),
-        shared_(std::move(shared)),
         mixed_ps_(mixed_ps) {}
 
  protected:
   AttentionPrice price(const Batch& batch, const Features& seen) const override;
 
  private:
-  // What one prompt takes alone, and the part of it that several share.
-  struct Alone {
-    Cell cell;
-    Ps shared = 0;
-  };
-  Alone alone(const Item& item) const;
   void add_prefills(AttentionPrice& price, const Batch& batch) const;
 
-  Grid<2> prefill_, decode_;
-  std::optional<Grid<2>> shared_;
+  std::array<PromptGrid, 2> prompts_;  // plain, and on the latents
+  LatentPrompts rule_;
+  Grid<2> decode_;
   std::int64_t mixed_ps_;
 };
 

@@ -68,6 +68,37 @@ void Program::set_graphs(GraphRules graphs) {
   graphs_ = std::move(graphs);
 }
 
+void Program::set_power(PowerTables power) {
+  if (power.rows.size() != kNumFeatures || power.attentions.size() != attentions_.size())
+    throw std::invalid_argument("tables of power are of every feature and kind of attention");
+  for (std::size_t i = 0; i < kNumFeatures; ++i)
+    if (!power.rows[i].empty() && power.rows[i].size() != fused_[i].size())
+      throw std::invalid_argument("a table of power has another length than the program's");
+  if (power.stages < 1) throw std::invalid_argument("power is of at least one stage");
+  power_ = std::move(power);
+}
+
+DeviceWork Program::device_work(const Batch& batch, const Place& place,
+                                const AttentionPrices& attention) const {
+  DeviceWork work;
+  const std::array<std::int64_t, kNumFeatures> rows = place.rows();
+  for (std::size_t i = 0; i < kNumFeatures; ++i)
+    if (!power_.rows[i].empty()) work += power_.rows[i][static_cast<std::size_t>(rows[i])];
+  const Batch share = context_ranks_ == 1 ? Batch{} : share_of(batch);
+  const Batch& mine = context_ranks_ == 1 ? batch : share;
+  for (std::size_t i = 0; i < attentions_.size(); ++i) {
+    const AttentionEnergy& energy = power_.attentions[i];
+    const Features seen = attentions_[i]->seen(mine);
+    const std::int64_t pairs = (seen.prefill_area + seen.prefill_tokens) / 2;
+    const std::int64_t read = seen.prefill_context + seen.decode_context + seen.decode_sequences;
+    work.switching_pj += energy.layers * energy.switching_pj_per_pair * pairs;
+    work.traffic_pj += energy.layers * energy.traffic_pj_per_token * read;
+    work.clocked += energy.layers * attention[i].prompts_ps;
+  }
+  return {work.switching_pj / power_.stages, work.traffic_pj / power_.stages,
+          work.clocked / power_.stages};
+}
+
 Program::Usage Program::new_usage() const {
   Usage usage;
   for (std::size_t i = 0; i < kNumFeatures; ++i) usage.rows[i].assign(fused_[i].size(), 0);
@@ -308,9 +339,13 @@ std::vector<OperatorTime> Program::busy_time(const Usage& usage) const {
     }
     rows.push_back(row);
   }
-  OperatorTime launching{.op = static_cast<std::int32_t>(operators_.size())};
-  launching.ps[static_cast<std::size_t>(Provenance::kAnalytic)] = usage.launching;
-  rows.push_back(launching);
+  const auto add_beside = [&](Ps ps) {
+    OperatorTime row{.op = static_cast<std::int32_t>(rows.size())};
+    row.ps[static_cast<std::size_t>(Provenance::kAnalytic)] = ps;
+    rows.push_back(row);
+  };
+  add_beside(usage.launching);
+  if (usage.slowed > 0) add_beside(usage.slowed);
   return rows;
 }
 

@@ -11,6 +11,7 @@
 #include "program/attention_cost.h"
 #include "program/batch.h"
 #include "program/cuda_graphs.h"
+#include "program/power_limit.h"
 #include "program/sampled_table.h"
 
 namespace llmsim {
@@ -93,6 +94,10 @@ struct OperatorTime {
   std::int64_t beyond_permille =
       1000;  // attention: how far its tables were continued, of their last point
 };
+
+// Numbers of a program's busy times behind its operators: what launches added, and what the power
+// limit, if it added anything.
+inline constexpr std::int32_t kTimesBeside = 2;
 
 // Immutable after compile(); its usage counts belong to the group that evaluates it.
 class Program {
@@ -205,6 +210,15 @@ class Program {
   }
   // What the host takes for each sequence of a step.
   void set_host_sequence(Ps each) { host_sequence_ = each; }
+  // Without it devices keep their full clock. Throws std::invalid_argument for tables of other
+  // lengths than the program's.
+  void set_power(PowerTables power);
+  bool limits_power() const { return power_.limit.window > 0; }
+  const PowerLimit& power_limit() const { return power_.limit; }
+  // Of a device of a stage, on average over the stages.
+  DeviceWork device_work(const Batch& batch, const Place& place,
+                         const AttentionPrices& attention) const;
+  std::int64_t stages_of_power() const { return power_.stages; }
   // From now on a verified draft counts as a sequence in the tables: its logits are computed, too.
   void give_drafts_rows() { drafts_have_rows_ = true; }
   // The least time that the step's reads of weights and KV, or its operations, take at the data
@@ -219,15 +233,16 @@ class Program {
     std::int64_t steps = 0, steps_below_lower_bound = 0;
     std::array<std::int64_t, kNumGraphModes> steps_by_mode{};
     Ps launching = 0;  // by which steps lasted longer than they would with no launches to wait for
+    Ps slowed = 0;     // and than at the full clock
     std::int64_t sequences = 0;           // scheduled, summed over steps
     std::int64_t attended_tokens_x2 = 0;  // twice the (new token, attended token) pairs
     std::int64_t kv_read_tokens =
         0;  // cached tokens that attention read, once per sequence and step
   };
   Usage new_usage() const;
-  // Time of one step, and the part of it that is collectives.
+  // Time of one step, and the parts of it that are collectives and that the power limit adds.
   struct StepPrice {
-    Ps ps = 0, communication_ps = 0;
+    Ps ps = 0, communication_ps = 0, slowed_ps = 0;
   };
   // Price of one iteration of a group alone: chains of operators that read the same feature were
   // fused into one table (docs/explanation/execution.md, A: this is equal to evaluating every
@@ -255,7 +270,7 @@ class Program {
   bool reads(Feature feature) const { return !fused_[static_cast<std::size_t>(feature)].empty(); }
   // Where an operator's draws begin; -1: it has none.
   std::int64_t first_draw(std::size_t op) const { return first_draw_[op]; }
-  // One row per operator, in order, and one for what the host's launches added.
+  // One row per operator, in order, and those of kTimesBeside that there are.
   std::vector<OperatorTime> busy_time(const Usage& usage) const;
 
  private:
@@ -288,6 +303,7 @@ class Program {
   Ps host_gap_;  // of a step, without its sequences
   Ps host_sequence_ = 0;
   bool drafts_have_rows_ = false;
+  PowerTables power_;
   std::int32_t context_ranks_;            // ranks that share the tokens of prompts
   std::vector<std::int64_t> first_draw_;  // by operator
   std::int64_t num_draws_ = 0;

@@ -80,6 +80,7 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"steps_without_graph",
      [](const Totals& t) -> std::int64_t { return t.steps(GraphMode::kNone); }},
     {"launching_ps", [](const Totals& t) -> std::int64_t { return t.usage.launching; }},
+    {"slowed_ps", [](const Totals& t) -> std::int64_t { return t.usage.slowed; }},
     {"scheduled_sequences", [](const Totals& t) -> std::int64_t { return t.usage.sequences; }},
     {"attended_tokens",
      [](const Totals& t) -> std::int64_t { return t.usage.attended_tokens_x2 / 2; }},
@@ -110,6 +111,7 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"prefix_hit_tokens",
      [](const Totals& t) -> std::int64_t { return t.counters.prefix_hit_tokens; }},
     {"busy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy(); }},
+    {"dummy_ps", [](const Totals& t) -> std::int64_t { return t.group.busy_with_dummies(); }},
     {"communication_ps",
      [](const Totals& t) -> std::int64_t {
        const std::vector<Ps>& steps = t.group.completed().communication();
@@ -124,6 +126,8 @@ constexpr Total<Totals> kGroupTotals[] = {
     {"afd_ps", [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.span; }},
     {"afd_computing_ps",
      [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.computing; }},
+    {"afd_dummy_ps",
+     [](const Totals& t) -> std::int64_t { return t.group.costs().m2n.computing_dummies; }},
     {"communication_slowed_ps",
      [](const Totals& t) -> std::int64_t { return t.group.costs().contention.slowed; }},
     {"communication_lost_ps",

@@ -39,6 +39,8 @@ class KvConnector {
   // A request leaves whose KV has not been taken over: `transferred` tells that nothing comes any
   // more. Asked before its scheduler drops it.
   virtual bool awaits_drain(RequestId) const { return false; }
+  // Requests that have ended here and count as outstanding, since their KV is not known to be sent.
+  virtual std::int32_t unsent() const { return 0; }
 
  protected:
   ~KvConnector() = default;

@@ -16,11 +16,11 @@ void NodeSpans::add(std::int64_t step, const StepGraph& graph, const StepNode& n
   table_.end_ps.push_back(end);
 }
 
-void NodeSpans::add_host(std::int64_t step, NodeRole role, Ps start, Ps end) {
+void NodeSpans::add_alone(std::int64_t step, NodeRole role, DeviceStream stream, Ps start, Ps end) {
   StepGraph graph;
   StepNode node;
   node.role = role;
-  node.stream = stream_of(0, DeviceStream::kHost);
+  node.stream = stream_of(0, stream);
   add(step, graph, node, kAllRanks, start, end);
 }
 

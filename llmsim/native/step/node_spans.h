@@ -1,6 +1,6 @@
 // When nodes of steps ran whose times a step alone does not tell: collectives, hand-overs, copies
-// and rows over links that others use, copies and launches that ran ahead of their step, and where
-// members and stages began to work on one.
+// and rows over links that others use, copies and launches that ran ahead of their step, what the
+// power limit added, and where members and stages began to work on one.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ class NodeSpans {
   // The node, which is on a stream, has run on a rank of its stage, or on kAllRanks.
   void add(std::int64_t step, const StepGraph& graph, const StepNode& node, std::int32_t rank,
            Ps start, Ps end);
-  // The host of a group alone in one stage has worked on its step.
-  void add_host(std::int64_t step, NodeRole role, Ps start, Ps end);
+  // The same of a group alone in one stage, on one of its streams.
+  void add_alone(std::int64_t step, NodeRole role, DeviceStream stream, Ps start, Ps end);
 
  private:
   std::int32_t group_;
@@ -58,6 +58,11 @@ inline bool begins_unit(const StepNode& node) {
 // The host works on the step, maybe before its devices do.
 inline bool launches(const StepNode& node) {
   return node.role == NodeRole::kPrepare || node.role == NodeRole::kLaunch;
+}
+// What other steps decide of every step: where it begins, when the host works on it, and what the
+// power limit adds.
+inline bool follows_others(const StepNode& node) {
+  return begins_unit(node) || launches(node) || node.role == NodeRole::kSlowed;
 }
 // Whether the node's stream carries what may run ahead of its step, or behind it: copies, and what
 // the memory that computes does.

@@ -1,6 +1,5 @@
 #include "step/round_runner.h"
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 

@@ -18,7 +18,6 @@ namespace llmsim {
 class RoundRunner final : private StepSink {
  public:
   using ExecutorMaker = std::function<std::unique_ptr<StepExecutor>(std::vector<GroupCosts*>)>;
-
   // One member's step of a round.
   struct Timed {
     std::size_t member = 0;

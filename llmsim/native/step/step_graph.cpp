@@ -186,6 +186,7 @@ class ProgramPass {
   void send(std::int32_t op) {
     if (program_.operators()[at(op)].feature != Feature::kTokens)
       throw std::invalid_argument("a hand-over is sized by tokens");
+    add_slowed();
     for (std::int32_t m = 0; m < members_; ++m) {
       std::vector<Wait> waits{{WaitFor::kNode, front_[at(m)]}};
       host_[at(m)].add_end(stage_, waits);
@@ -263,8 +264,17 @@ class ProgramPass {
     return add(NodeRole::kMeet, 0, kNoStream, all);
   }
 
+  // Every member's operators of the stage are done.
+  void add_slowed() {
+    if (!program_.limits_power()) return;
+    for (std::int32_t m = 0; m < members_; ++m)
+      front_[at(m)] = add(NodeRole::kSlowed, m, stream(m, DeviceStream::kCompute), {});
+    builder_.end_block();
+  }
+
   // The launches are joined before the drafts, which the last stage proposes.
   void end() {
+    add_slowed();
     for (std::int32_t m = 0; m < members_; ++m) {
       std::vector<Wait> launched;
       host_[at(m)].add_end(stage_, launched);

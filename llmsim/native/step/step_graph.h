@@ -48,7 +48,8 @@ enum class NodeRole : std::uint8_t {
   kM2nReceive,  // and come in
   kM2nLatency,  // and are on their way
   kCorrection,  // what another program's time of a stage differs by (step/executors/outside.h)
-  kPrepare      // the host prepares a stage's launches, from when it has the batch
+  kPrepare,     // the host prepares a stage's launches, from when it has the batch
+  kSlowed       // what the power limit adds to a stage's operators
 };
 
 // What a node waits for, besides the node before it on its stream.

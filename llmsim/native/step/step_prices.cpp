@@ -111,7 +111,7 @@ AttentionPrices StepPricer::price_memory(std::size_t member, std::size_t lane, c
   return prices;
 }
 
-bool StepPricer::begin(std::span<const Batch* const> batches) {
+bool StepPricer::begin(std::span<const Batch* const> batches, Ps at) {
   combine(batches);
   const bool in_memory = !channels_.empty();
   for (std::size_t m = 0; m < members_.size(); ++m) {
@@ -121,8 +121,7 @@ bool StepPricer::begin(std::span<const Batch* const> batches) {
       count_memory(m, *batches[m]);
       step.attention = price_memory(m, 0, *batches[m]);
     }
-    operators_[m] = member.program().evaluate(*batches[m], step.place, step.attention,
-                                              member.usage(), draws_[0]);
+    operators_[m] = member.price(*batches[m], step.place, step.attention, draws_[0], at);
     drafts_[m] = offload() == nullptr ? member.propose(*batches[m]) : Program::StepPrice{0, 0};
   }
   if (offload() == nullptr) return false;
@@ -254,6 +253,8 @@ StepPricer::Amount StepPricer::amount(const StepGraph& graph, const PriceKey& ke
       const auto mode = static_cast<std::size_t>(lanes_[0][at(key.member)].place.mode);
       return {program().graphs().host_ps.at(at(key.execution))[mode]};
     }
+    case NodeRole::kSlowed:
+      return {operators_[at(key.member)].slowed_ps / program().stages_of_power()};
     case NodeRole::kDrafts:
       return {drafts_[at(key.member)].ps};
     case NodeRole::kEnd:

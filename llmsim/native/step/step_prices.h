@@ -96,9 +96,9 @@ class StepPricer {
   const OffloadConfig* offload() const { return offload_.empty() ? nullptr : offload_[0].get(); }
   const OffloadConfig& offload_of(std::size_t member) const { return *offload_[member]; }
 
-  // Combines the batches and counts the step. True where it may be split into halves, for which
-  // `fill` then gives prices, too.
-  bool begin(std::span<const Batch* const> batches);
+  // Combines the batches and counts the step, whose devices may begin at `at`. True where it may be
+  // split into halves, for which `fill` then gives prices, too.
+  bool begin(std::span<const Batch* const> batches, Ps at);
   // Prices of the graph's nodes in the step that `begin` was called for.
   void fill(const StepGraph& graph, StepPrices& prices) const;
   // Prices that are the same in every step (StepNode::ahead); others are zero.

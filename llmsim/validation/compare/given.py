@@ -137,7 +137,8 @@ def _roles(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str | No
 
 
 def _role(given: Mapping[str, Any], group: int) -> str | None:
-    return given.get(f"groups[{group}].afd.domain") or given.get(f"groups[{group}].pd_type")
+    role = given.get(f"groups[{group}].afd.domain") or given.get(f"groups[{group}].pd_type")
+    return role if isinstance(role, str) else None
 
 
 def _given(folder: Path) -> tuple[Mapping[str, Any], ...] | None:

@@ -162,17 +162,18 @@ def read_trace(
                 f"read as {name}; format={_own(head)} reads it as such",
                 file=str(path),
             )
+    names = ModelNames(known_models, options.models)
     if name == "llmservingsim":
         from llmsim.workload.jsonl import load_trace
 
         first = 0 if options.changes_workload else options.limit
-        workload = load_trace(path, known_models=known_models, granularity=granularity, limit=first)
+        workload = load_trace(path, known_models=names, granularity=granularity, limit=first)
         return Trace(
             name,
             selected(workload, options) if options.changes_workload else workload,
             has_handles=False,
         )
-    source = Source(str(path), options, ModelNames(known_models), granularity, max_keys)
+    source = Source(str(path), options, names, granularity, max_keys)
     with collections_paused():
         table = module.read(source, head)
         workload = table.workload()

@@ -75,11 +75,11 @@ def _why(folder: Path, why: str) -> "Mapping[str, Any] | None":
     from llmsim.api.checked.run_inputs import RunInputs
     from llmsim.api.why.answer import why as explain
     from llmsim.config.errors import LlmsimError
-    from llmsim.export.benchmark_formats.tables import read_object
+    from llmsim.export.benchmark_formats.tables import read_summary
 
     if why == NONE:
         return None
-    summary = read_object(folder / "summary.json")
+    summary = read_summary(folder)
     if why == AUTO and summary["workload"]["requests"] > MOST_REQUESTS:
         return None
     try:

@@ -73,12 +73,12 @@ def command(
     from llmsim.api.pictures.files import check_picture, write_figure
     from llmsim.api.why.answer import why
     from llmsim.api.why.seen import checked_metric, checked_percentile
-    from llmsim.export.benchmark_formats.tables import read_object
+    from llmsim.export.benchmark_formats.tables import read_summary
 
     checked_metric(metric), checked_percentile(percentile)
     if plot is not None:
         check_picture(plot)
-    inputs, recorded = RunInputs.of_folder(run_dir), read_object(run_dir / "summary.json")
+    inputs, recorded = RunInputs.of_folder(run_dir), read_summary(run_dir)
     with inputs.in_directory():
         result = inputs.run()
         _compare(run_dir, recorded, result)

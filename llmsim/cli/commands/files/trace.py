@@ -30,6 +30,10 @@ INSPECTED_KEYS = 1 << 23
 blocks at most: larger ones where the trace is long.
 """
 TARGETS = ("llmservingsim", "mooncake")
+MOST_NAMES = 5
+"""Names of models that a note repeats."""
+OWN_FORMATS = ("llmservingsim", "synthetic")
+"""Formats whose names of models are those of a cluster."""
 SELECTION = (
     "speedup",
     "window",
@@ -43,6 +47,7 @@ SELECTION = (
     "tokenizer",
     "columns",
     "unit",
+    "model",
 )
 
 Input = Annotated[
@@ -111,6 +116,14 @@ Unit = Annotated[
     str | None,
     typer.Option("--unit", help="Sets the unit of arrivals in such a file: s, ms, us or ns."),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="<NAME or OLD=NEW|...>",
+        help="Names the model of all requests, or replaces names of the trace, as OLD=NEW|OLD=NEW.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Prints the trace card as JSON.")]
 MaxModelLen = Annotated[
     int | None,
@@ -155,6 +168,7 @@ def inspect(
     tokenizer: Tokenizer = None,
     columns: Columns = None,
     unit: Unit = None,
+    model: Model = None,
     max_model_len: MaxModelLen = None,
     as_json: Json = False,
 ) -> None:
@@ -186,6 +200,7 @@ def convert(
     tokenizer: Tokenizer = None,
     columns: Columns = None,
     unit: Unit = None,
+    model: Model = None,
 ) -> None:
     """Writes the file; raises what reading a trace raises, and InputError where the file cannot be
     written.
@@ -205,6 +220,7 @@ def convert(
     else:
         from llmsim.export.jsonl import write_jsonl
 
+        trace = _without_foreign_models(trace, model)
         write_jsonl(trace.at(CONTENT_BLOCK), output, token_ids=token_ids)
         if len(trace.workload.keys) and not token_ids:
             print(
@@ -225,6 +241,33 @@ def _selection(given: Mapping[str, Any]) -> dict[str, str]:
     """
     named = {"format": given["format_name"], **{name: given[name] for name in SELECTION}}
     return {name: value for name, value in named.items() if value is not None}
+
+
+def _without_foreign_models(trace: "Trace", model: str | None) -> "Trace":
+    """The trace without the names of models that its own format alone may have: `run` ignores them
+    there, and refuses them in LLMServingSim's format. Names that `model` gives are kept.
+    """
+    import numpy as np
+
+    from llmsim.workload.options import options_from
+
+    workload = trace.workload
+    given = {} if model is None else {"model": model}
+    kept = {new for _, new in options_from(given, "--model").models}
+    left = [name for name in workload.models if name not in kept]
+    if trace.format in OWN_FORMATS or not left:
+        return trace
+    index = np.array([-1 if name in left else i for i, name in enumerate(workload.models)] + [-1])
+    more = f" and {len(left) - MOST_NAMES} more" if len(left) > MOST_NAMES else ""
+    note = (
+        f"the trace's names of models ({', '.join(left[:MOST_NAMES])}{more}) are left out, since "
+        f"`run` refuses those that a cluster does not serve; --model NAME, or "
+        f"--model '{left[0]}=NAME', writes names"
+    )
+    named = replace(
+        workload, model=index[workload.model].astype(np.int16), notes=(*workload.notes, note)
+    )
+    return replace(trace, workload=named)
 
 
 def _write_mooncake(trace: "Trace", output: Path, block: int) -> None:

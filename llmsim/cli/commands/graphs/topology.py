@@ -22,7 +22,11 @@ BUSBW_HELP = (
 EXPORT_HELP = "Write a network as a list of its links, for `astra-sim --network-configuration`."
 
 Source = Annotated[
-    str, typer.Argument(metavar="NAME|FILE", help="Names a bundled network, or a topology file.")
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="Names a bundled network, a topology file, or a cluster file that names its topology.",
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -47,10 +51,10 @@ def list_presets() -> None:
 
 def export(source: Source, output: Output = None) -> None:
     """Raises InputError for what is no network, and where the file cannot be written."""
-    from llmsim.config.topology.file import load_topology
+    from llmsim.config.topology.file import network_of
     from llmsim.export.files import atomic_writer, check_writable
 
-    text = json.dumps(load_topology(source).as_file(), indent=1) + "\n"
+    text = json.dumps(network_of(source).as_file(), indent=1) + "\n"
     if output is None:
         print(text, end="")
         return

@@ -188,7 +188,7 @@ class ExternalSource(CostSource):
         k_axis = np.insert(geometric_axis(1, self._request.max_model_len, 4), 0, 0)
         n_axis = geometric_axis(1, self._request.table_sequences, 4)
         kv_axis = geometric_axis(1, self._request.max_model_len, 4)
-        shared_ppm = None  # the cost table does not say
+        shared_ppm, on_latents = None, None  # the cost table does not say
         spare = self._spare(op) if not (rows["prefill"] and rows["decode"]) else None
         if rows["prefill"]:
             prefill_ps, prefill_marks = self._grid(
@@ -198,7 +198,7 @@ class ExternalSource(CostSource):
             assert spare is not None
             q_axis, k_axis = spare.q_axis, spare.k_axis
             prefill_ps, prefill_marks = spare.prefill_ps, spare.prefill_provenance
-            shared_ppm = spare.shared_ppm
+            shared_ppm, on_latents = spare.shared_ppm, spare.on_latents
         if rows["decode"]:
             decode_ps, decode_marks = self._grid(
                 op, rows["decode"], n_axis, kv_axis, ("sequences", "cached_tokens")
@@ -209,7 +209,7 @@ class ExternalSource(CostSource):
             decode_ps, decode_marks = spare.decode_ps, spare.decode_provenance
         split = SplitGrid(
             q_axis, k_axis, prefill_ps, prefill_marks,
-            n_axis, kv_axis, decode_ps, decode_marks, 0, shared_ppm,
+            n_axis, kv_axis, decode_ps, decode_marks, 0, shared_ppm, on_latents,
         )  # fmt: skip
         source = self._source([*rows["prefill"], *rows["decode"]])
         cost = SplitAttention(

@@ -39,6 +39,7 @@ from llmsim.costs.sources.silicon.attention.mla import (
     find_modules,
     rows_of_heads,
 )
+from llmsim.costs.sources.silicon.attention.on_latents import Others, latent_grid
 from llmsim.costs.sources.silicon.attention.sparse_mla import (
     WholeModules,
     find_sparse,
@@ -113,6 +114,7 @@ class SiliconSource(CostSource):
     name = "silicon"
     kind = "silicon"
     measured_routing = "POWER_LAW"
+    in_bursts = True
     enforce_floor = True
 
     def __init__(self, request: CostRequest, database: Database) -> None:
@@ -261,11 +263,19 @@ class SiliconSource(CostSource):
             mixed_decode_q20(self._request, op),
             prefill.shared_ppm,
         )
+        expanding, whose = with_expansion(split, op, self._request, self._context_kernel)
+        latents, whose_latents = latent_grid(
+            self._database.tables("mla_context_kernel"),
+            op,
+            self._request,
+            self._peak_rates,
+            Others(prefill, decode, self._modules),
+        )
         return SplitAttention(
             repeat=op.repeat,
-            grid=with_expansion(split, op, self._request, self._context_kernel),
+            grid=replace(expanding, on_latents=latents),
             skew_ps_per_token_q20=kappa,
-            source=f"{context.label}{on_triton}; {generation.label}",
+            source=f"{context.label}{on_triton}; {generation.label}{whose}{whose_latents}",
             skew_source=how,
         )
 

@@ -1,4 +1,6 @@
-"""Times of matrices at the clock that a card's power limit allows."""
+"""Times of matrices at the clock that a card's power limit allows, where nobody recorded over which
+time the card averages its power.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,12 @@ def sustained(curve: Curve, op: Gemm | Moe, sheet: Hardware | None) -> Curve:
     The database times bursts, which end before the power limit lowers the clock. The switching
     power of an operator is its rate x the energy of one operation, at the full clock. Beyond
     limit - idle the clock falls to the cube root of the ratio, since the voltage falls with it.
-    A card without these numbers keeps the burst.
+    A card without these numbers keeps the burst, and so does one whose window is known: there
+    steps meet the limit, not matrices (llmsim/lowering/adjust/sustained_clock.py).
     """
     if sheet is None or not (sheet.tdp_w and sheet.idle_w and sheet.switching_fj_per_flop):
+        return curve
+    if sheet.power_window_ms is not None:
         return curve
     flops = np.arange(len(curve.ps), dtype=np.float64) * op.flops_per_token
     energy_fj = flops * sheet.switching_fj_per_flop

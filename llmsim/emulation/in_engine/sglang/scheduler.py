@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llmsim.emulation.in_engine.channel import Channel, current, opened
+from llmsim.emulation.in_engine.channel import Channel, current, opened, row_of
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.in_engine.sglang.copies import HostCopies
 from llmsim.emulation.in_engine.sglang.roles import hook_role
@@ -151,7 +151,8 @@ class _Steps:
 
     def __init__(self, channel: Channel, width: int, *, in_rounds: bool = False) -> None:
         """`width`: tokens that a decode computes for each request, of which all but one are drafts
-        to be verified. `in_rounds`: a step begins when all ranks in lock-step have launched theirs.
+        to be verified. `in_rounds`: steps have numbers, and one ends when all ranks in lock-step
+        have launched theirs, and its transfers have landed.
         """
         self._channel, self._width, self._in_rounds = channel, width, in_rounds
         self._started: set[str] = set()
@@ -161,6 +162,8 @@ class _Steps:
         """From prefill to decode servers."""
         self.retracted = 0
         """How many requests were ever retracted."""
+        self.has_run = False
+        """Some step was launched in this pass."""
 
     def forward(self, batch: Any, publish: Callable[[Any], None] | None = None) -> Any:
         """In place of the model: the tokens of a batch, and when they are there. With drafts, the
@@ -168,14 +171,12 @@ class _Steps:
         """
         verifies = self._width > 1 and not batch.forward_mode.is_extend()
         waits = None if self.copies is None else self.copies.waits_of(batch)
-        end, sampled, _ = self._channel.step(
-            self._items(batch, self._width - 1 if verifies else 0), waits
-        )
-        if self._in_rounds:
-            end = self._channel.end_of(end)
+        items = self._items(batch, self._width - 1 if verifies else 0)
+        end, sampled, _ = self._channel.step(items, waits)
         if self.copies is not None:
-            self.copies.launched(end)
+            self.copies.launched(self._channel.end_of(end) if self._in_rounds else end)
         self.transfers.runs()
+        self.has_run = True
         if verifies:
             result = drafts.verified(batch, sampled, self._width, publish)
         elif self._width > 1:
@@ -183,6 +184,7 @@ class _Steps:
         else:
             result = batch_result(_last_of(sampled))
         result.llmsim_end = end
+        result.llmsim_computed = [(row_of(name), before + more) for name, more, before, *_ in items]
         return result
 
     def _items(self, batch: Any, verified: int) -> list[list[Any]]:
@@ -204,7 +206,8 @@ class _Steps:
         """Returns at the end of the step that gave this result."""
         end = getattr(result, "llmsim_end", None)
         if end is not None:
-            self._channel.wait(end)
+            (self._channel.ends if self._in_rounds else self._channel.wait)(end)
+            self.transfers.computed(result.llmsim_computed)
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """They have come along with the KV of these requests (`Channel.first_tokens`)."""
@@ -227,6 +230,10 @@ def _last_of(sampled: list[list[int]]) -> list[int]:
     return [tokens[0] if tokens else 0 for tokens in sampled]
 
 
+_QUIET_PASSES = 3
+"""Of stages that hand KV over, which find nothing more behind so many that ran nothing."""
+
+
 class _Passes:
     """Whether the scheduler has found nothing to run, and would find nothing in the next pass."""
 
@@ -234,13 +241,33 @@ class _Passes:
         """`turns`: how often it looks for requests in a pass, once for each micro-batch."""
         self._passes, self._steps = IdlePasses(scheduler), steps
         self._turns, self._turn = turns, 0
+        self._quiet = 0
+        """Passes since a step was launched, or since it rested."""
         self.nothing_left = False
+
+    def look_back(self) -> None:
+        """A turn is about to begin. With stages that hand KV over, SGLang does not say that it has
+        run nothing while some of the KV is on its way; what one pass has seen happens in the next.
+        """
+        if self._turn > 0 or self._turns == 1:
+            return
+        self._quiet = 0 if self._steps.has_run else self._quiet + 1
+        if self._quiet >= _QUIET_PASSES:
+            self.is_idle()
+
+    def rests(self) -> None:
+        """It waits for something to happen."""
+        self._quiet = 0
 
     def begin(self) -> None:
         """A turn of the loop begins, and with the first one a pass."""
         self.nothing_left = False
         if self._turn == 0:
             self._passes.begin(self._steps.retracted)
+            self._steps.transfers.begins_pass()
+            self._steps.has_run = False
+        else:
+            self._steps.transfers.begins_turn()
         self._turn = (self._turn + 1) % self._turns
 
     def is_idle(self) -> None:
@@ -284,7 +311,7 @@ def _hook_inputs(given: Mapping[str, Any]) -> None:
             beside = given["ranks"] > 1
             rank = get_parallel().attn_dp_rank if beside else 0
             channel = opened(given["socket"], given["engines"][rank])
-            steps = _begin(channel, given["width"], in_rounds=beside)
+            steps = _begin(channel, given["width"], in_rounds=given["in_rounds"])
             steps.copies = copies
             if given["hands_over"]:
                 steps.transfers = begin(channel, page)
@@ -321,12 +348,13 @@ def _hook_loop(stages: int) -> None:
         if not hasattr(self, "_llmsim_passes"):
             self._llmsim_passes = _Passes(self, _steps(), stages)
         passes, transfers = self._llmsim_passes, _steps().transfers
+        passes.look_back()
         if passes.nothing_left and not transfers.finds_more():
             copies = _steps().copies
             until_ps = None if copies is None else copies.next_end_ps()
+            passes.rests()
             self.ipc_channels.recv_from_tokenizer.park(until_ps)
         passes.begin()
-        transfers.begins_pass()
         return ingest(self, *args, **options)
 
     def _pull_raw_reqs(self: Any) -> Any:

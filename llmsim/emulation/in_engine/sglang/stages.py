@@ -2,6 +2,7 @@
 the other stages are in the simulated times of its steps.
 """
 
+from collections import deque
 from typing import Any
 
 
@@ -19,12 +20,14 @@ def hook_stages(stages: int) -> None:
     """From now on the scheduler runs micro-batches in turn, and hears of each one's result from
     nobody but its own process.
     """
+    from sglang.srt.disaggregation import decode
     from sglang.srt.managers import scheduler, scheduler_pp_mixin
 
     layout = scheduler.get_parallel
-    for module in (scheduler, scheduler_pp_mixin):
+    for module in (scheduler, scheduler_pp_mixin, decode):
         module.get_parallel = lambda: _Staged(layout(), stages)
     _hook_results(scheduler_pp_mixin.SchedulerPPMixin)
+    _hook_agreements(scheduler_pp_mixin.SchedulerPPMixin)
 
 
 def _hook_results(loop: Any) -> None:
@@ -43,6 +46,18 @@ def _hook_results(loop: Any) -> None:
 
     loop._pp_launch_batch = launch
     loop._pp_commit_send_output_work_and_preprocess_output_tensors = results_of
+
+
+def _hook_agreements(loop: Any) -> None:
+    """What stages agree on of KV goes from the last one, which is this one, to the first one."""
+    sent: deque[Any] = deque()
+
+    def send(self: Any, data: Any, async_send: bool = False) -> list[Any]:
+        sent.append(data)
+        return []
+
+    loop._pp_send_pyobj_to_next_stage = send
+    loop._pp_recv_pyobj_from_prev_stage = lambda _: sent.popleft()
 
 
 class _Ended:

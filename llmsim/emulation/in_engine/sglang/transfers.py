@@ -8,7 +8,7 @@ along with the KV, the first token among it, is the row of SGLang's own metadata
 
 import base64
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import Channel, News
@@ -25,14 +25,24 @@ def room_of(row: int) -> int:
     return row + _FIRST_ROOM
 
 
+_Sent = tuple[int, int, str]
+"""(row, tokens, metadata) of `Channel.sent`."""
+
+
 class NoTransfers:
     """Of a server that computes prompts and answers: nothing moves."""
 
-    def begins_pass(self) -> None:
+    def begins_turn(self) -> None:
         """The scheduler looks again."""
+
+    def begins_pass(self) -> None:
+        """So do all its micro-batches, one after the other."""
 
     def runs(self) -> None:
         """A step begins."""
+
+    def computed(self, ends: Sequence[tuple[int, int]]) -> None:
+        """A step has ended, behind which these rows have KV of so many leading tokens."""
 
     def finds_more(self) -> bool:
         """Nothing runs; whether the next pass finds something at this time all the same."""
@@ -63,14 +73,39 @@ class Transfers(NoTransfers):
         """Nothing runs, and nothing has begun at this time."""
         self._changed = False
         """This pass has changed what the next one finds."""
+        self._computed: dict[int, int] = {}
+        """By row, leading tokens of a prompt that have KV."""
+        self._sent: dict[int, int] = {}
+        """By row, leading tokens whose KV SGLang has sent."""
+        self._held: dict[int, list[tuple[int, _Sent]]] = {}
+        """By row, what SGLang has sent ahead of the step that computes it, and up to which token
+        that is.
+        """
+
+    def begins_turn(self) -> None:
+        """The scheduler looks again."""
+        self._asked_ps = -1
 
     def begins_pass(self) -> None:
-        """The scheduler looks again."""
-        self._asked_ps, self._changed = -1, False
+        """So do all its micro-batches, one after the other."""
+        self.begins_turn()
+        self._changed = False
 
     def runs(self) -> None:
         """A step begins."""
         self._idle = False
+
+    def computed(self, ends: Sequence[tuple[int, int]]) -> None:
+        """A step has ended, behind which these rows have KV of so many leading tokens."""
+        for row, end in ends:
+            self._computed[row] = end
+            held = self._held.pop(row, [])
+            for upto, sent in held:
+                if upto <= end:
+                    self._channel.sent(*sent)
+            later = [one for one in held if one[0] > end]
+            if later:
+                self._held[row] = later
 
     def finds_more(self) -> bool:
         """What has just happened is heard of in another pass."""
@@ -93,8 +128,14 @@ class Transfers(NoTransfers):
         self._channel.reserved_row(row, cached)
 
     def sent(self, row: int, tokens: int, metadata: str) -> None:
-        """The KV of so many leading tokens of a prompt has left, at its end along with that."""
-        self._channel.sent(row, tokens, metadata)
+        """The KV of so many more tokens of a prompt leaves as soon as it is computed, at its end
+        along with that. With pipeline stages SGLang says so ahead of the step's end.
+        """
+        self._sent[row] = self._sent.get(row, self._may_send.get(row, 0)) + tokens
+        if self._sent[row] <= self._computed.get(row, 0):
+            self._channel.sent(row, tokens, metadata)
+        else:
+            self._held.setdefault(row, []).append((self._sent[row], (row, tokens, metadata)))
 
     def withdraws(self, row: int) -> None:
         """There is memory for a prompt, which nobody wants any more."""
@@ -128,6 +169,7 @@ class Transfers(NoTransfers):
 
     def forgets(self, row: int) -> None:
         """Nobody asks again for the KV of this request."""
+        self._held.pop(row, None)
         self._may_send.pop(row, None)
         self._landed.pop(row, None)
 
@@ -291,6 +333,10 @@ def _sender(base: Any) -> Any:
             if self.conclude_state is not None:
                 return self.conclude_state
             return _state_of(self, self._row, KVPoll)
+
+        def clear(self) -> None:
+            """The prompt's memory is free."""
+            _transfers().changes()
 
         def abort(self) -> None:
             """The client has left; what has been sent arrives."""

@@ -62,6 +62,14 @@ Grid<N> make_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64
   }(std::make_index_sequence<N>());
 }
 
+PromptGrid prompt_grid(const std::vector<In<std::int64_t>>& axes, const In<std::int64_t>& ps,
+                       const std::optional<In<std::uint8_t>>& provenance,
+                       const std::optional<In<std::int64_t>>& shared_ps) {
+  std::optional<Grid<2>> shared;
+  if (shared_ps) shared = make_grid<2>(axes, *shared_ps, std::nullopt);
+  return PromptGrid(make_grid<2>(axes, ps, provenance), std::move(shared));
+}
+
 Sight sight_of(std::int64_t window, bool chunked) {
   if (window <= 0) return {};
   return {chunked ? Sight::Kind::kChunk : Sight::Kind::kWindow, window};
@@ -101,19 +109,29 @@ void bind_attention(nb::module_& m) {
              const std::optional<In<std::uint8_t>>& prefill_provenance,
              const std::optional<In<std::uint8_t>>& decode_provenance, std::int64_t window,
              bool chunked, std::int64_t queries_per_kv_head,
-             const std::optional<In<std::int64_t>>& shared_ps) {
-            std::optional<Grid<2>> shared;
-            if (shared_ps) shared = make_grid<2>(prefill_axes, *shared_ps, std::nullopt);
+             const std::optional<In<std::int64_t>>& shared_ps,
+             const std::optional<In<std::int64_t>>& latent_ps,
+             const std::optional<In<std::uint8_t>>& latent_provenance,
+             const std::optional<In<std::int64_t>>& latent_shared_ps,
+             const std::array<std::int64_t, 3>& latent_rule) {
+            PromptGrid plain = prompt_grid(prefill_axes, prefill_ps, prefill_provenance, shared_ps);
+            PromptGrid on_latents = latent_ps ? prompt_grid(prefill_axes, *latent_ps,
+                                                            latent_provenance, latent_shared_ps)
+                                              : plain;
+            const auto [new_tokens, cached_tokens, step_tokens] = latent_rule;
             return handle(std::make_unique<SplitGridAttention>(
-                              make_grid<2>(prefill_axes, prefill_ps, prefill_provenance),
+                              std::array{std::move(plain), std::move(on_latents)},
+                              LatentPrompts{new_tokens, cached_tokens, step_tokens},
                               make_grid<2>(decode_axes, decode_ps, decode_provenance), mixed_ps,
-                              skew_ps, sight_of(window, chunked), std::move(shared)),
+                              skew_ps, sight_of(window, chunked)),
                           queries_per_kv_head);
           },
           "prefill_axes"_a, "prefill_ps"_a, "decode_axes"_a, "decode_ps"_a, "mixed_ps"_a,
           "skew_ps"_a, "prefill_provenance"_a = nb::none(), "decode_provenance"_a = nb::none(),
           "window"_a = 0, "chunked"_a = false, "queries_per_kv_head"_a = 1,
-          "shared_ps"_a = nb::none());
+          "shared_ps"_a = nb::none(), "latent_ps"_a = nb::none(),
+          "latent_provenance"_a = nb::none(), "latent_shared_ps"_a = nb::none(),
+          "latent_rule"_a = std::array<std::int64_t, 3>{});
 }
 
 void bind_operators(nb::module_& m) {
@@ -209,6 +227,46 @@ void bind_rules(nb::module_& m) {
       .def_rw("posts_reads", &GraphRules::posts_reads);
 }
 
+void bind_power(nb::module_& m) {
+  nb::class_<PowerTables>(m, "PowerTables",
+                          "What a step's operators do on a device whose power is limited: mW, pJ "
+                          "and ps; a window of 0 is no limit.")
+      .def(
+          "__init__",
+          [](PowerTables* power, std::int64_t limit_mw, std::int64_t idle_mw, Ps window_ps,
+             std::int64_t stages) {
+            new (power) PowerTables{.limit = {limit_mw, idle_mw, window_ps},
+                                    .rows = std::vector<std::vector<DeviceWork>>(kNumFeatures),
+                                    .attentions = {},
+                                    .stages = stages};
+          },
+          "limit_mw"_a, "idle_mw"_a, "window_ps"_a, "stages"_a)
+      .def(
+          "add_operator",
+          [](PowerTables& power, Feature feature, const In<std::int64_t>& switching_pj,
+             const In<std::int64_t>& traffic_pj, const In<std::int64_t>& clocked_ps) {
+            auto& rows = power.rows[static_cast<std::size_t>(feature)];
+            const std::size_t size = switching_pj.shape(0);
+            if (traffic_pj.shape(0) != size || clocked_ps.shape(0) != size ||
+                (!rows.empty() && rows.size() != size))
+              throw std::invalid_argument("tables of power of one feature are of one length");
+            rows.resize(size);
+            for (std::size_t i = 0; i < size; ++i)
+              rows[i] += {switching_pj(i), traffic_pj(i), clocked_ps(i)};
+          },
+          "feature"_a, "switching_pj"_a, "traffic_pj"_a, "clocked_ps"_a,
+          "Of all its executions in a step, by the rows of its feature.")
+      .def(
+          "add_attention",
+          [](PowerTables& power, std::int64_t switching_pj_per_pair,
+             std::int64_t traffic_pj_per_token, std::int64_t layers) {
+            power.attentions.push_back({switching_pj_per_pair, traffic_pj_per_token, layers});
+          },
+          "switching_pj_per_pair"_a, "traffic_pj_per_token"_a, "layers"_a,
+          "Of the next kind, by pair of a prompt's token and one that it sees, and by token of KV "
+          "that is read.");
+}
+
 // The batch, if the program's tables reach as far.
 Batch batch_for(const Program& program, const Items& items) {
   Batch batch = batch_of(items);
@@ -246,6 +304,19 @@ void bind_questions(nb::class_<Program>& program) {
           "items"_a,
           "One layer of each kind of attention, ps; 0 for kinds that the program does not have.")
       .def(
+          "device_work",
+          [](const Program& p, const Items& items) {
+            const Batch batch = batch_for(p, items);
+            const auto place = p.place(batch, p.padded(p.rank_features(batch)), 0);
+            const DeviceWork work = p.limits_power()
+                                        ? p.device_work(batch, place, p.attention_layer(batch))
+                                        : DeviceWork{};
+            return std::tuple(work.switching_pj, work.traffic_pj, work.clocked);
+          },
+          "items"_a,
+          "Of a step on one device: pJ that its operations switch and that its bytes take, and ps "
+          "that the clock limits; zeros without tables of power.")
+      .def(
           "rank_graph",
           [](const Program& p, const Items& items) {
             const Features mine = p.rank_features(batch_for(p, items));
@@ -277,6 +348,7 @@ void bind_program(nb::module_& m) {
   bind_attention(m);
   bind_operators(m);
   bind_rules(m);
+  bind_power(m);
   nb::class_<Program> program(m, "Program");
   program
       .def(
@@ -300,6 +372,7 @@ void bind_program(nb::module_& m) {
           "largest_graph"_a = 0, "other_attentions"_a = std::vector<AttentionHandle*>{},
           "context_ranks"_a = 1)
       .def("set_graphs", &Program::set_graphs, "rules"_a)
+      .def_prop_ro("num_stages", &Program::num_stages)
       .def("set_host_sequence", &Program::set_host_sequence, "each_ps"_a)
       .def(
           "graph",
@@ -310,6 +383,8 @@ void bind_program(nb::module_& m) {
           },
           "tokens"_a,
           "What a batch of sequences with so many tokens replays, and the tokens that it computes.")
+      .def("set_power", &Program::set_power, "tables"_a,
+           "Devices lower their clock where their mean power reaches the limit.")
       .def("give_drafts_rows", &Program::give_drafts_rows,
            "Verified drafts count as sequences in the tables.");
   bind_questions(program);

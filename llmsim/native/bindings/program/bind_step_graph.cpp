@@ -78,13 +78,15 @@ struct LoneStep {
 nb::tuple step_nodes(const std::shared_ptr<Program>& program,
                      const std::shared_ptr<const OffloadConfig>& offload,
                      const std::vector<Items>& items, std::int64_t step, const Drafts& drafts,
-                     const std::vector<std::vector<std::int32_t>>& adapters) {
+                     const std::vector<std::vector<std::int32_t>>& adapters,
+                     const std::vector<Ps>& slowed_ps) {
   std::vector<std::unique_ptr<GroupCosts>> owned;
   std::vector<GroupCosts*> members;
   std::vector<Batch> batches;
   for (const Items& one : items) {
     owned.push_back(std::make_unique<GroupCosts>(program, drafts.drafter));
     owned.back()->usage().steps = step - 1;
+    owned.back()->slow_by(slowed_ps.empty() ? 0 : slowed_ps.at(batches.size()));
     owned.back()->drafter_usage().first.steps = drafts.first_passes;
     owned.back()->drafter_usage().next.steps = drafts.next_passes;
     members.push_back(owned.back().get());
@@ -100,7 +102,7 @@ nb::tuple step_nodes(const std::shared_ptr<Program>& program,
   StepTimer timer(full_graphs(pricer), std::make_unique<FoldedTiming>());
   const std::vector<const Program*> programs(items.size(), program.get());
   LoneStep chosen(timer.graphs().whole, programs, batches), lone = chosen;
-  const bool may_split = pricer.begin(pointers);
+  const bool may_split = pricer.begin(pointers, 0);
   const StepTimer::Timed step_timed = timer.run(pricer, may_split, chosen.start, chosen.carry);
   FoldedTiming timing;
   std::vector<Ps> starts(items.size()), ends(items.size());
@@ -180,7 +182,7 @@ nb::list draft_nodes(const std::shared_ptr<Drafter>& drafter, const Items& items
     StepPricer pricer({&costs});
     const StepGraphs graphs = full_graphs(pricer);
     const Batch* one = &pass;
-    pricer.begin({&one, 1});
+    pricer.begin({&one, 1}, 0);
     StepPrices prices;
     pricer.fill(graphs.whole, prices);
     StepCarry carry(graphs.whole);
@@ -215,6 +217,7 @@ void bind_step_graph(nb::module_& m) {
       .value("MEET", NodeRole::kMeet)
       .value("LAUNCH", NodeRole::kLaunch)
       .value("PREPARE", NodeRole::kPrepare)
+      .value("SLOWED", NodeRole::kSlowed)
       .value("DRAFTS", NodeRole::kDrafts)
       .value("END", NodeRole::kEnd)
       .value("OPERATOR", NodeRole::kOperator)
@@ -235,18 +238,20 @@ void bind_step_graph(nb::module_& m) {
          const std::vector<Items>& items, std::int64_t step,
          const std::shared_ptr<Drafter>& drafter, std::vector<std::int32_t> drafts_after,
          std::int64_t first_passes, std::int64_t next_passes,
-         const std::vector<std::vector<std::int32_t>>& adapters) {
+         const std::vector<std::vector<std::int32_t>>& adapters, const std::vector<Ps>& slowed_ps) {
         return step_nodes(program, offload, items, step,
-                          {drafter, std::move(drafts_after), first_passes, next_passes}, adapters);
+                          {drafter, std::move(drafts_after), first_passes, next_passes}, adapters,
+                          slowed_ps);
       },
       "program"_a, "offload"_a.none(), "items"_a, "step"_a, "drafter"_a.none() = nb::none(),
       "drafts_after"_a = std::vector<std::int32_t>{}, "first_passes"_a = 0, "next_passes"_a = 0,
-      "adapters"_a = std::vector<std::vector<std::int32_t>>{},
+      "adapters"_a = std::vector<std::vector<std::int32_t>>{}, "slowed_ps"_a = std::vector<Ps>{},
       "The nodes of the run's step of that number, from 1, if nothing ran before: (unit, stream, "
       "role, operator, execution, lane, ps, end ps, bytes, nodes before) each; of each member its "
       "two halves, if they alternate; and what each member counts (`Simulation.activity`). "
       "`drafts_after` are each member's, of a drafter that has run so many passes before; "
-      "`adapters` each member's counts of `Simulation.schedule`'s `adapter_use`.");
+      "`adapters` each member's counts of `Simulation.schedule`'s `adapter_use`, and `slowed_ps` "
+      "what the power limit added to each of its stages (none: nothing).");
   m.def(
       "afd_nodes",
       [](const AfdConfig& config, const std::vector<std::shared_ptr<Program>>& programs,

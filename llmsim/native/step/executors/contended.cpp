@@ -196,7 +196,7 @@ bool ContendedExecutor::reports_progress() const {
 void ContendedExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                               StepSink& sink) {
   sink_ = &sink;
-  const StepGraph& graph = choose(pricer_.begin(batches));
+  const StepGraph& graph = choose(pricer_.begin(batches, start.at));
   Step& step = steps_.back();
   if (step.order->graph != &graph) follow(step, order_of(graph));
   step.begun = true;
@@ -353,7 +353,7 @@ void ContendedExecutor::note_span(const StepNode& node, std::size_t rank, const 
   const bool beside = runs_beside_steps(node);
   const bool sends = node.stream % kNumDeviceStreams == static_cast<int>(DeviceStream::kSend);
   const bool exchanges = flows_ && node.op >= 0 && flows_->carries(node.op);
-  if (!beside && !begins_unit(node) && !launches(node) && !sends && !exchanges) return;
+  if (!beside && !follows_others(node) && !sends && !exchanges) return;
   const bool by_rank = beside && !devices_.empty();
   spans->add(cursor.number, timer_.graphs().whole, node,
              by_rank ? static_cast<std::int32_t>(rank) : kAllRanks, cursor.began, end);

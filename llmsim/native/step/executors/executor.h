@@ -47,6 +47,7 @@ struct ContentionCounters {
 struct M2nCounters {
   std::int64_t sent_bytes = 0, received_bytes = 0;  // of one device of a stage
   Ps span = 0, computing = 0;
+  Ps computing_dummies = 0;  // what of `computing` was in steps without requests of its members
 };
 
 // What a group's steps cost: its program and its drafter, and counts of what they ran. Executors
@@ -67,6 +68,24 @@ class GroupCosts {
   const Drafter* drafter() const { return drafter_.get(); }
   const Drafter::Usage& drafter_usage() const { return drafter_usage_; }
   Drafter::Usage& drafter_usage() { return drafter_usage_; }
+  // Counts the operators of a step that may begin at `at`, and returns their price with what the
+  // device's power limit adds: as much in each stage, behind its operators.
+  Program::StepPrice price(const Batch& batch, const Program::Place& place,
+                           const AttentionPrices& attention, std::span<const Ps> draws, Ps at) {
+    Program::StepPrice price = program_->evaluate(batch, place, attention, usage_, draws);
+    if (!program_->limits_power()) return price;
+    const std::int64_t stages = program_->stages_of_power();
+    const DeviceWork work = program_->device_work(batch, place, attention);
+    const Ps longer = slowed_ >= 0
+                          ? slowed_
+                          : clock_.lengthen(program_->power_limit(), work, price.ps / stages, at);
+    price.slowed_ps = longer * stages;
+    price.ps += price.slowed_ps;
+    usage_.slowed += price.slowed_ps;
+    return price;
+  }
+  // From now on the power limit adds so much to each stage, as it did in a step that runs again.
+  void slow_by(Ps stage_ps) { slowed_ = stage_ps; }
   // From now on passes take what `timer` says, instead of their prices.
   void set_pass_timer(std::unique_ptr<PassTimer> timer) { pass_timer_ = std::move(timer); }
   // Counts the passes that propose the batch's drafts, and returns their price.
@@ -89,6 +108,8 @@ class GroupCosts {
   std::shared_ptr<const Drafter> drafter_;
   Drafter::Usage drafter_usage_;
   std::unique_ptr<PassTimer> pass_timer_;
+  DeviceClock clock_;
+  Ps slowed_ = -1;  // negative: as the clock says
   std::unique_ptr<NodeSpans> spans_;
 };
 
@@ -148,7 +169,9 @@ class FoldedChain {
   StepTimes run(GroupCosts& costs, const Batch& batch, const StepStart& start) {
     const Program& program = costs.program();
     const Features features = program.rank_features(batch);
-    const Program::StepPrice operators = program.evaluate(batch, costs.usage());
+    const Program::Place place = program.place(batch, program.padded(features), 0);
+    const Program::StepPrice operators =
+        costs.price(batch, place, program.attention_layer(batch), {}, start.at);
     const Program::StepPrice drafts = costs.propose(batch);
     const Ps given = std::max(start.now, launched_);
     const Ps prepared = given + program.graphs().preparing(batch.host_work());
@@ -159,6 +182,7 @@ class FoldedChain {
     const Ps end = computed + drafts.ps + program.host_gap(batch.features.sequences);
     free_ = std::max(begin + 1, end);
     note_host(costs, {given, prepared, launched_});
+    note_slowed(costs, begin + operators.ps - operators.slowed_ps, begin + operators.ps);
     return {begin, free_, operators.communication_ps + drafts.communication_ps, 0,
             program.padded(features)};
   }
@@ -167,8 +191,13 @@ class FoldedChain {
   static void note_host(const GroupCosts& costs, const std::array<Ps, 3>& times) {
     if (costs.spans() == nullptr) return;
     const std::int64_t step = costs.usage().steps - 1;
-    costs.spans()->add_host(step, NodeRole::kPrepare, times[0], times[1]);
-    costs.spans()->add_host(step, NodeRole::kLaunch, times[1], times[2]);
+    costs.spans()->add_alone(step, NodeRole::kPrepare, DeviceStream::kHost, times[0], times[1]);
+    costs.spans()->add_alone(step, NodeRole::kLaunch, DeviceStream::kHost, times[1], times[2]);
+  }
+  static void note_slowed(const GroupCosts& costs, Ps start, Ps end) {
+    if (costs.spans() == nullptr || start == end) return;
+    costs.spans()->add_alone(costs.usage().steps - 1, NodeRole::kSlowed, DeviceStream::kCompute,
+                             start, end);
   }
 
   Ps free_ = 0;      // when the device has done all steps so far

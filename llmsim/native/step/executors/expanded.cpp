@@ -269,8 +269,7 @@ class ExpandedTiming::Layout {
     for (const auto& [node, slot] : step_.kept) made_.ends[node] = all(node);
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(step_.nodes.size()); ++i) {
       const StepNode& node = step_.nodes[at(i)];
-      const bool asked =
-          begins_unit(node) || launches(node) || runs_beside_steps(node) || owner_.moves(node);
+      const bool asked = follows_others(node) || runs_beside_steps(node) || owner_.moves(node);
       if (asked) made_.ends[i] = all(i);
     }
     for (const auto& layers : caching_nodes(program_, step_))

@@ -182,7 +182,7 @@ StepTimer::Timed StepTimer::run(StepPricer& pricer, bool may_split, const StepSt
 
 void GraphExecutor::begin(std::span<const Batch* const> batches, const StepStart& start,
                           StepSink& sink) {
-  const bool may_split = pricer_.begin(batches);
+  const bool may_split = pricer_.begin(batches, start.at);
   const StepTimer::Timed timed = timer_.run(pricer_, may_split, start, carry_);
   const bool offloads = pricer_.offload() != nullptr;
   note_spans(pricer_, steps_++, timed.graph, timed.prices, timer_.timing(), timed.node_ends,

@@ -34,8 +34,8 @@ class StepTiming {
 };
 
 // Members that record spans of nodes get those of the step of that number: of where they and their
-// stages begin, of what the host does and the timing moves, and `beside`, in a graph without
-// repeated blocks, of what runs beside steps.
+// stages begin, of what the host does, the power limit adds and the timing moves, and `beside`, in
+// a graph without repeated blocks, of what runs beside steps.
 template <class Pricer>
 void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& graph,
                 const StepPrices& prices, const StepTiming& timing, std::span<const Ps> node_ends,
@@ -44,8 +44,8 @@ void note_spans(const Pricer& pricer, std::int64_t number, const StepGraph& grap
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const StepNode& node = graph.nodes[i];
     const bool moves = timing.moves(node);
-    const bool ahead = launches(node) || (beside && runs_beside_steps(node));
-    if (!begins_unit(node) && !moves && !ahead) continue;
+    const bool runs_beside = beside && runs_beside_steps(node);
+    if (!follows_others(node) && !moves && !runs_beside) continue;
     const Ps end = node_ends[i], start = moves ? kNever : end - prices.of(graph, node, 0);
     pricer.member(at(node.member)).spans()->add(number, graph, node, kAllRanks, start, end);
   }

@@ -50,7 +50,7 @@ void OutsideExecutor::begin(std::span<const Batch* const> batches, const StepSta
     const Drafter::Usage& usage = pricer_.member(m).drafter_usage();
     step_.passes.push_back({usage.first.steps, usage.next.steps});
   }
-  const bool may_split = pricer_.begin(batches);
+  const bool may_split = pricer_.begin(batches, start.at);
   StepCarry nothing_before(whole_.graph);
   const StepTimer::Timed timed = alone_.run(pricer_, may_split, {}, nothing_before);
   Way& way = &timed.graph == &alone_.graphs().halves ? halves_ : whole_;

@@ -455,11 +455,8 @@ class Loop:
         scheduler = self._scheduler
         step: Case = {
             "schedule_ps": self.now_ps,
-            "running": self._running(),
-            "waiting": self._waiting(),
-            "free_blocks": self._free(),
             "preempted": sorted(self._retracted),
-            **self._states.free("free_states"),
+            **self._figures(),
         }
         self._retracted.clear()
         result = scheduler.run_batch(batch)
@@ -471,6 +468,15 @@ class Loop:
             verifies = not batch.forward_mode.is_extend()
             step["drafts"] = {name: more - 1 for name, more, _ in self._items if verifies}
         yield step
+
+    def _figures(self) -> Case:
+        """What a step is compared by, beside its batch."""
+        return {
+            "running": self._running(),
+            "waiting": self._waiting(),
+            "free_blocks": self._free(),
+            **self._states.free("free_states"),
+        }
 
     def _start_ps(self, batch: Any) -> int:
         """When the batch that was run last begins."""
@@ -549,26 +555,43 @@ class PipelineLoop(Loop):
             for turn in range(stages):
                 scheduler.running_batch, scheduler.last_batch = running[turn], last[turn]
                 self._arrive()
-                plan = scheduler.get_next_batch_to_run(
-                    running_batch=running[turn], last_batch=last[turn]
-                )
+                plan = self._plan_turn(turn, running[turn], last[turn])
                 if self._aborted:
                     yield {"aborted": self._aborted}
                     return
                 running[turn] = scheduler.running_batch = plan.running_batch
                 batches[turn] = scheduler.cur_batch_for_debug = plan.batch_to_run
+                yield from self._brought()
                 if batches[turn]:
                     some_ran = True
                     yield from self._launch(batches[turn])
                 after = (turn + 1) % stages
+                self._agree(after)
                 if batches[after] is not None:
                     self._complete()
                     last[after] = batches[after]
+                self._end_turn(after)
             idle = 0 if some_ran else idle + 1
             if not some_ran:
-                scheduler.on_idle()
-                self._pass_time()
-            assert idle < self._most_idle, f"{self._waiting()} requests wait, and nothing runs"
+                self._rest()
+            if idle == self._most_idle:
+                yield self._standing_still()
+                return
+
+    def _plan_turn(self, _: int, running: Any, last: Any) -> Any:
+        """What SGLang would run in this turn, whose micro-batch has these batches."""
+        return self._scheduler.get_next_batch_to_run(running_batch=running, last_batch=last)
+
+    def _agree(self, after: int) -> None:
+        """What all stages have agreed on since the last turn of the next micro-batch happens."""
+
+    def _end_turn(self, after: int) -> None:
+        """The result of the next turn's micro-batch has been processed."""
+
+    def _rest(self) -> None:
+        """All turns have passed, and nothing runs."""
+        self._scheduler.on_idle()
+        self._pass_time()
 
     def _runs_nothing(self) -> bool:
         """A micro-batch that has ended stays the last one of its turn."""

@@ -44,6 +44,7 @@ def random_case(seed: int, requests: int) -> Case:
     _host_cache(np.random.default_rng([seed, 31]), config)
     plays_role = ahead == 0 and _role(np.random.default_rng([seed, 41]), config)
     plays_role |= _role_beside(np.random.default_rng([seed, 109]), config)
+    plays_role |= _role_of_stages(np.random.default_rng([seed, 131]), config)
     if ahead == 0:
         _ranks(np.random.default_rng([seed, 43]), config)
     _ranks_beside(np.random.default_rng([seed, 113]), config)
@@ -130,6 +131,7 @@ def _host_cache_beside(rng: np.random.Generator, config: Case) -> None:
     beside = ("speculative_algorithm", "dp_size", "pp_size")
     apart = config.get("disaggregation_mode") in HANDED_OVER
     apart = apart or ("dp_size" in config and "speculative_algorithm" in config)
+    apart = apart or ("pp_size" in config and "disaggregation_mode" in config)
     if rng.random() < 1 / 2 or config["disable_radix_cache"] or apart:
         return
     if any(name in config for name in beside):
@@ -188,6 +190,20 @@ def _role_beside(rng: np.random.Generator, config: Case) -> bool:
     return True
 
 
+def _role_of_stages(rng: np.random.Generator, config: Case) -> bool:
+    """Makes half of the cases with pipeline stages prefill servers, decode servers, or a pair."""
+    if rng.random() < 1 / 2 or "pp_size" not in config:
+        return False
+    _draw_role(rng, config, str(rng.choice(["prefill", "decode", PAIR])))
+    if "prefill_server" in config:
+        most_running = max(config["prefill_server"]["max_running_requests"], config["pp_size"])
+        config["prefill_server"] = {
+            "max_running_requests": most_running,
+            "disable_overlap_schedule": True,
+        }
+    return True
+
+
 def _draw_role(rng: np.random.Generator, config: Case, mode: str) -> None:
     config |= {
         "disaggregation_mode": mode,
@@ -225,9 +241,11 @@ def _ranks_beside(rng: np.random.Generator, config: Case) -> None:
 
 
 def _ranks_of_roles(rng: np.random.Generator, config: Case) -> None:
-    """Gives a third of the cases with a role, and no hierarchical cache, such ranks."""
-    hosted = config.get("enable_hierarchical_cache", False)
-    if rng.random() < 2 / 3 or hosted or "disaggregation_mode" not in config:
+    """Gives a third of the cases with a role, and neither a hierarchical cache nor stages, such
+    ranks.
+    """
+    apart = config.get("enable_hierarchical_cache", False) or "pp_size" in config
+    if rng.random() < 2 / 3 or apart or "disaggregation_mode" not in config:
         return
     config["dp_size"] = int(rng.choice([2, 2, 3]))
 

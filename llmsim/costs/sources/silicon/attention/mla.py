@@ -90,6 +90,22 @@ def find_kernels(
     return None if found is None else replace(found, exact=False)
 
 
+ON_LATENTS = ("flash_attention", "flashinfer", "triton")
+"""SGLang's kernels whose rows of prompts attend to the cached latents."""
+
+
+def find_kernels_on_latents(
+    tables: list[TablePath], op: Attention, request: CostRequest
+) -> AttentionRows | None:
+    """As `find_kernels`, of prompts that attend to the cached latents."""
+    return find_kernels([table for table in tables if _is_on_latents(table)], op, request)
+
+
+def _is_on_latents(table: TablePath) -> bool:
+    kernels = set(read_columns(table.path, ["kernel_source"])["kernel_source"].tolist())
+    return kernels <= set(ON_LATENTS)
+
+
 def between_kernels(
     module: AttentionRows, kernel: AttentionRows, gemms: GemmTable, heads: int, *, prompts: bool
 ) -> tuple[Floats, Floats]:

@@ -12,23 +12,40 @@ bool Sglang::take_over(Batch& batch) {
     looks_again_ = true;
     return false;
   }
+  takeover_->see(batches_);
+  if (!staged()) pass_queues();
+  join(batch);
+  if (!batch.empty()) return true;
+  merge_joined();
+  return false;
+}
+
+// What all stages have agreed on happens: what turns before this one have seen, and its own one
+// where there is one stage.
+void Sglang::pass_queues() {
   if (priorities_) takeover_->order_by([this](RequestId request) { return rank(request); });
   const std::size_t before = waiting_.size();
-  takeover_->pass(running(), waiting_);
-  looks_again_ = takeover_->found_withdrawn();
+  const std::int32_t queued = takeover_->num_queued();
+  const std::int32_t parked = takeover_->num_transferring();
+  takeover_->pass(batches_ - std::ssize(micro_batches_) + 1, running(), waiting_);
+  looks_again_ |= takeover_->found_withdrawn();
+  round_changed_ |= looks_again_ || waiting_.size() > before || queued != takeover_->num_queued() ||
+                    parked != takeover_->num_transferring();
   for (std::size_t i = before; i < waiting_.size(); ++i) {
     SglangHeld& held = held_[at(waiting_[i])];
     if (sequences_[waiting_[i]].emitted() == 0) held.entry = entries_++;
   }
+}
+
+// Those whose KV is here, as far as there are places: a micro-batch may have all of the server's.
+void Sglang::join(Batch& batch) {
   if (priorities_ && !waiting_.empty()) order_waiting();
-  const auto places =
-      std::min<std::int64_t>(std::max<std::int64_t>(0, this->places()), std::ssize(waiting_));
+  const std::int64_t left = config_.max_num_seqs - std::ssize(running());
+  const auto places = std::min<std::int64_t>(std::max<std::int64_t>(0, left), std::ssize(waiting_));
   joined_.assign(waiting_.begin(), waiting_.begin() + places);
   waiting_.erase(waiting_.begin(), waiting_.begin() + places);
+  round_changed_ |= !joined_.empty();
   bring_first_tokens(batch);
-  if (!batch.empty()) return true;
-  merge_joined();
-  return false;
 }
 
 // Who was retracted has its tokens already. The tree takes all that has come at once, with the

@@ -57,12 +57,10 @@ std::int32_t rows(const SchedulerConfig& config) {
 }  // namespace
 
 bool Sglang::runs(const SchedulerConfig& config) {
-  const bool plays_role =
-      config.decode_only || ((config.kv_producer || config.kv_consumer) && config.stages > 1);
   const bool ordered = config.queue.order != QueueOrder::kFcfs || config.ranking != nullptr;
   const bool other_cache = !config.kv.tables.plain() || config.kv.eviction != nullptr;
   const bool whole_pages = config.max_num_scheduled_tokens >= config.kv.block_size;
-  return whole_pages && !plays_role && !ordered && !other_cache && !config.victim &&
+  return whole_pages && !config.decode_only && !ordered && !other_cache && !config.victim &&
          !config.tiered && !(config.stages > 1 && config.speculation.on());
 }
 
@@ -222,6 +220,23 @@ void Sglang::begin_turn() {
   turn_ = idle_ ? 0 : (turn_ + 1) % micro_batches_.size();
   if (turn_ == 0) before_ = {std::ssize(preempted_), touches_};
   ++batches_;
+  if (!staged()) return;
+  if (turn_ == 0) round_changed_ = false;
+  release_sent(micro_batches_[turn_].sent);
+  micro_batches_[turn_].sent.swap(sent_);
+}
+
+// Those whose KV has been sent, too, as long as they hold memory.
+std::int32_t Sglang::unsent() const {
+  std::size_t requests = at(sending_.size()) + sent_.size();
+  for (const MicroBatch& micro : micro_batches_) requests += micro.sent.size();
+  return static_cast<std::int32_t>(requests);
+}
+
+void Sglang::release_sent(std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) leave(request);
+  buffers_ -= std::ssize(requests);
+  requests.clear();
 }
 
 bool Sglang::begin_pass(Ps now, Batch& batch) {
@@ -236,6 +251,7 @@ bool Sglang::begin_pass(Ps now, Batch& batch) {
   idle_ = false;
   if (takeover_ && take_over(batch)) return false;
   merge_last();
+  round_changed_ |= looks_again_;
   if (produces()) full() = false;
   last().prompts = !takeover_ && schedule_prompts(now, batch);
   return true;
@@ -246,6 +262,9 @@ void Sglang::schedule(Ps now, Batch& batch) {
   if (std::ssize(flights_) == most_flights()) return;
   if (turn_state_ == TurnState::kReleased) {
     turn_state_ = TurnState::kNew;
+  } else if (staged() && !joined_.empty()) {  // they have brought first tokens in this turn
+    merge_joined();
+    merge_last();
   } else {
     if (!begin_pass(now, batch)) return;
     if (!last().prompts && withholds_decodes()) {
@@ -254,6 +273,7 @@ void Sglang::schedule(Ps now, Batch& batch) {
     }
   }
   if (!last().prompts && !running().empty()) schedule_decodes(batch);
+  if (takeover_ && staged()) pass_queues();
   if (batch.empty()) {  // a micro-batch remembers what it ran last (`last_mbs`)
     if (!staged()) micro_batches_[turn_].ran = Ran::kNothing;
   } else {
@@ -270,8 +290,9 @@ void Sglang::schedule(Ps now, Batch& batch) {
     if (memory_.host() != nullptr) batch.not_before = memory_.host()->blocked_until();
   }
   finds_more_ = batch.empty() && flights_.empty() && finds_more(now);
-  // Whoever waited has given up.
-  if (memory_.storage() != nullptr && batch.empty() && flights_.empty() && !has_requests()) {
+  // Whoever waited has given up, or the last one has been sent.
+  const bool ends_alone = memory_.storage() != nullptr || (staged() && (produces() || takeover_));
+  if (ends_alone && batch.empty() && flights_.empty() && !has_requests()) {
     idle_ = true;
     last_output_ = now;
   }
@@ -509,8 +530,8 @@ bool Sglang::transferred(RequestId request) {
   } else if (takeover_) {
     takeover_->landed(request);
   } else if (sending_.transferred(request)) {
-    leave(request);
-    --buffers_;
+    sent_.push_back(request);
+    if (!staged()) release_sent(sent_);
   }
   return true;
 }

@@ -17,7 +17,9 @@
 //
 // A prefill group (disaggregation/prefill.py) counts on one token of an answer, decodes nothing,
 // and keeps a request's pages until their KV has been sent, which it sees when an output comes.
-// Twice as many requests as may run have a buffer; others wait for one in front of the queue.
+// Twice as many requests as may run have a buffer; others wait for one in front of the queue. With
+// pipeline stages, what a micro-batch's turn has seen to be sent goes round the stages, and is
+// released in front of its next turn.
 //
 // A decode group (disaggregation/decode.py) computes no prompts: requests whose KV has come, with
 // the first token of their answer, join those that decode, in a batch that takes no time. Who ends
@@ -95,8 +97,8 @@ class Sglang final : public Scheduler,
   // It has not looked for who arrived, another micro-batch has its turn, or the last pass found
   // something new: as when it preempted for somebody who then found no room.
   bool asks_again() const override {
-    if (!arrived_.empty()) return true;
-    if (takeover_) return looks_again_;
+    if (!arrived_.empty() || releases_later()) return true;
+    if (takeover_) return staged() ? turns_go_on() : looks_again_;
     return finds_more_ || others_run();
   }
   // Micro-batches take turns, whether there is something to run or not.
@@ -123,6 +125,7 @@ class Sglang final : public Scheduler,
   bool awaits_drain(RequestId request) const override {
     return takeover_ && takeover_->is_transferring(request);
   }
+  std::int32_t unsent() const override;
   // With data-parallel attention ranks idle along, and are idle only when all are.
   RoundCounting* round_counting() override { return this; }
   void set_round(std::int64_t round, Ps now) override;
@@ -163,6 +166,7 @@ class Sglang final : public Scheduler,
     bool full = false, some_ended = false;
     Ran ran = Ran::kNothing;
     std::int64_t first_tokens = 0;  // of the step of prompts whose requests were its first
+    std::vector<RequestId> sent;    // whose KV its last turn has seen to be sent
   };
   struct Flight {
     std::int32_t number;
@@ -195,10 +199,24 @@ class Sglang final : public Scheduler,
   void bootstrap();
   // The prompt has been computed, and its KV is on its way.
   void hand_over(RequestId request, std::vector<RequestId>& finished);
+  // Their KV has been sent, and their memory is free.
+  void release_sent(std::vector<RequestId>& requests);
+  bool releases_later() const {
+    return !sent_.empty() ||
+           std::ranges::any_of(micro_batches_, [](const auto& one) { return !one.sent.empty(); });
+  }
   // Of a decode group.
   // Looks at its queues, and lets who has its KV here join the running ones; whether `batch` brings
   // first tokens, which end before anything else happens.
   bool take_over(Batch& batch);
+  void pass_queues();
+  void join(Batch& batch);
+  // With stages: the round of turns is not over, or the next one finds something.
+  bool turns_go_on() const {
+    const auto turns = std::ssize(micro_batches_);
+    return turn_ + 1 < micro_batches_.size() || round_changed_ ||
+           takeover_->expects(batches_ - turns + 1);
+  }
   void bring_first_tokens(Batch& batch);
   void receive_first_token(RequestId request, std::vector<RequestId>& finished);
   void merge_joined();
@@ -363,6 +381,7 @@ class Sglang final : public Scheduler,
   // the next one looks at, though it ran nothing.
   std::vector<RequestId> joined_;
   bool looks_again_ = false;
+  bool round_changed_ = false;  // likewise any turn of this round, with stages
   std::vector<MicroBatch> micro_batches_;
   std::size_t turn_ = 0;            // whose micro-batch is formed
   std::vector<RequestId> arrived_;  // and not received yet
@@ -370,6 +389,7 @@ class Sglang final : public Scheduler,
   std::vector<RequestId> waiting_, chosen_;
   std::deque<RequestId> bootstrapping_;  // of a prefill group, in front of the queue
   PendingReleases sending_;
+  std::vector<RequestId> sent_;       // whose KV has been sent, which no turn has seen
   std::int64_t buffers_ = 0;          // that are taken, one by each request behind `bootstrapping_`
   std::vector<RequestId> victims_;    // of this step's admission, which join the queue behind it
   std::vector<RequestId> preempted_;  // since the last step

@@ -1,6 +1,7 @@
 #include "scheduler/impl/sglang/takeover.h"
 
 #include <limits>
+#include <span>
 
 #include "scheduler/bookkeeping.h"
 
@@ -26,6 +27,7 @@ SglangTakeover::SglangTakeover(const SchedulerConfig& config, const SglangDrafts
                                SchedulerCounters& counters)
     : reserved_tokens_(value_of(kReservedTokens, config.parameters)),
       new_tokens_(new_tokens),
+      turns_(std::max(config.stages, config.micro_batches)),
       stranded_slots_(drafts.on() ? drafts.reserve() : kStrandedSlots),
       most_transferring_(static_cast<std::size_t>(config.max_num_seqs) * kBuffers),
       sequences_(sequences),
@@ -33,15 +35,48 @@ SglangTakeover::SglangTakeover(const SchedulerConfig& config, const SglangDrafts
       held_(held),
       counters_(counters) {}
 
-// While retracted requests wait, nobody else gets memory or a place. Where nobody runs who could
-// make room for them, SGLang stands still for ever, and others go on here.
-void SglangTakeover::pass(const std::vector<RequestId>& running, std::vector<RequestId>& waiting) {
+void SglangTakeover::add(RequestId request) {
+  held_[at(request)].seen = -1;
+  queue_.push_back(request);
+}
+
+void SglangTakeover::retracted(RequestId request) {
+  held_[at(request)].seen = -1;
+  retracted_.push_back(request);
+}
+
+void SglangTakeover::see(std::int64_t turn) {
+  const auto see = [this, turn](RequestId request) {
+    std::int64_t& seen = held_[at(request)].seen;
+    if (seen < 0) seen = turn;
+  };
+  std::ranges::for_each(queue_, see);
+  std::ranges::for_each(retracted_, see);
+  for (const Transferring& one : transferring_)
+    if (one.here || one.withdrawn) see(one.request);
+}
+
+bool SglangTakeover::expects(std::int64_t turn) const {
+  const auto is_new = [this, turn](RequestId request) { return !seen_by(turn, request); };
+  return std::ranges::any_of(queue_, is_new) || std::ranges::any_of(retracted_, is_new) ||
+         std::ranges::any_of(transferring_, [&is_new](const Transferring& one) {
+           return (one.here || one.withdrawn) && is_new(one.request);
+         });
+}
+
+// While retracted requests wait, nobody else gets memory, nor without stages a place. Where nobody
+// runs who could make room for them, SGLang stands still for ever, and others go on here.
+void SglangTakeover::pass(std::int64_t turn, const std::vector<RequestId>& running,
+                          std::vector<RequestId>& waiting) {
   found_withdrawn_ = false;
   release_drained();
-  resume(std::ssize(running) + num_transferring() + std::ssize(waiting), waiting);
-  if (!retracted_.empty() && !(running.empty() && waiting.empty())) return;
-  preallocate(running, std::ssize(waiting));
-  end_transfers(waiting);
+  resume(turn, std::ssize(running) + num_transferring() + std::ssize(waiting), waiting);
+  const bool some_run =
+      !running.empty() || !waiting.empty() || memory_.taken_rows() > parked_rows();
+  const bool blocked = !retracted_.empty() && some_run;
+  if (blocked && turns_ == 1) return;
+  if (!blocked) preallocate(turn, running, std::ssize(waiting));
+  end_transfers(turn, waiting);
 }
 
 void SglangTakeover::release_drained() {
@@ -51,8 +86,9 @@ void SglangTakeover::release_drained() {
   });
 }
 
-void SglangTakeover::end_transfers(std::vector<RequestId>& waiting) {
-  std::erase_if(transferring_, [this, &waiting](const Transferring& one) {
+void SglangTakeover::end_transfers(std::int64_t turn, std::vector<RequestId>& waiting) {
+  std::erase_if(transferring_, [this, turn, &waiting](const Transferring& one) {
+    if (!seen_by(turn, one.request)) return false;
     if (one.withdrawn) {
       draining_.push_back({one.request, one.drained});
       found_withdrawn_ = true;
@@ -110,25 +146,31 @@ bool SglangTakeover::has_windows_for(RequestId request) const {
 
 // SGLang lets a request for ever wait that finds no reserve in an empty cache; here it goes on, and
 // one that is longer than the pool of windows with its end alone.
-void SglangTakeover::resume(std::int64_t active, std::vector<RequestId>& waiting) {
-  std::size_t resumed = 0;
-  for (; resumed < retracted_.size() && memory_.rows() > 0; ++resumed) {
-    const RequestId request = retracted_[resumed];
-    const std::int64_t next = held_[at(request)].stranded ? stranded_slots_ : 0;
+void SglangTakeover::resume(std::int64_t turn, std::int64_t active,
+                            std::vector<RequestId>& waiting) {
+  const std::size_t before = waiting.size();
+  for (const RequestId request : retracted_) {
+    SglangHeld& held = held_[at(request)];
+    if (!seen_by(turn, request) || (turn - held.seen) % turns_ != 0) continue;
+    if (memory_.rows() <= 0) break;
+    const std::int64_t next = held.stranded ? stranded_slots_ : 0;
     const Tokens needed = with_reserve(pages_of(filled(request) + next));
-    const auto others = active + static_cast<std::int64_t>(resumed);
-    if (!memory_.make_room_for_states_of(held_[at(request)])) break;
+    const auto others = active + static_cast<std::int64_t>(waiting.size() - before);
+    if (!memory_.make_room_for_states_of(held)) break;
     const bool fits = needed.fit(spare(others, {})) && has_windows_for(request);
     if (!fits && memory_.taken_rows() > 0) break;
     take_pages(request);
-    held_[at(request)].stranded = false;
+    held.stranded = false;
     Sequence& s = sequences_[request];
     s.num_computed = static_cast<std::int32_t>(filled(request));
     s.status = static_cast<std::uint8_t>(Status::kRunning);
     counters_.recomputed_tokens -= s.num_computed;
     waiting.push_back(request);
   }
-  retracted_.erase(retracted_.begin(), retracted_.begin() + static_cast<std::ptrdiff_t>(resumed));
+  std::erase_if(retracted_, [&waiting, before](RequestId request) {
+    const auto resumed = std::span(waiting).subspan(before);
+    return std::ranges::find(resumed, request) != resumed.end();
+  });
 }
 
 // One of those that run, going on alone, must find room for its answer in what the others leave.
@@ -148,17 +190,23 @@ SglangTakeover::Running SglangTakeover::summed(const std::vector<RequestId>& run
   return {retractable, longest};
 }
 
-void SglangTakeover::preallocate(const std::vector<RequestId>& running, std::int64_t waiting) {
+void SglangTakeover::preallocate(std::int64_t turn, const std::vector<RequestId>& running,
+                                 std::int64_t waiting) {
   const Running sums = summed(running);
-  std::size_t taken = 0;
-  for (; taken < queue_.size(); ++taken) {
+  const std::size_t before = transferring_.size();
+  for (const RequestId request : queue_) {
+    if (!seen_by(turn, request)) continue;
     const std::size_t buffers = transferring_.size() + draining_.size();
     if (buffers >= most_transferring_ || memory_.rows() <= 0) break;
     const std::int64_t active = std::ssize(running) + waiting + num_transferring();
-    if (!reserve(queue_[taken], active, sums)) break;
-    transferring_.push_back({queue_[taken]});
+    if (!reserve(request, active, sums)) break;
+    transferring_.push_back({request});
   }
-  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(taken));
+  const auto taken = std::span(transferring_).subspan(before);
+  for (const Transferring& one : taken) held_[at(one.request)].seen = -1;
+  std::erase_if(queue_, [&taken](RequestId request) {
+    return std::ranges::find(taken, request, &Transferring::request) != taken.end();
+  });
 }
 
 // The end of a prompt comes with its own windows, whatever the tree has of them. Whose answer is
@@ -180,7 +228,7 @@ bool SglangTakeover::reserve(RequestId request, std::int64_t active, const Runni
   needed.windows =
       std::max(needed.windows, slots.windows + answer(request) - running.retractable.windows);
   const bool fits = needed.fit(spare(active, running.longest)) && has_windows_for(request);
-  if (!fits && (active > 0 || !draining_.empty())) {
+  if (!fits && (active > 0 || memory_.taken_rows() > 0)) {
     memory_.unlock(held);
     return false;
   }
@@ -217,6 +265,7 @@ bool SglangTakeover::remove_waiting(RequestId request) {
 
 void SglangTakeover::withdraw(RequestId request) {
   std::ranges::find(transferring_, request, &Transferring::request)->withdrawn = true;
+  held_[at(request)].seen = -1;
 }
 
 void SglangTakeover::drained(RequestId request) {

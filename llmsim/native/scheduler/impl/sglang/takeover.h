@@ -20,7 +20,11 @@ namespace llmsim {
 // the end of its prompt needs, and a share of it stays free likewise; with pages of one token it
 // takes as much of both. Of a pool of states a request takes as many slots as one that computes its
 // prompt; who found a prefix, but too little memory, keeps the copy of the state at its end.
-// Not SGLang's: copies to the host and back take no time, and the host has room for all of them.
+// With pipeline stages (`event_loop_pp_disagg_decode`), all stages agree on what a micro-batch's
+// turn has seen of the queues, and one round of turns less one later it happens: a retracted
+// request of that micro-batch comes back, one that had come takes pages, and KV that was here is
+// taken over. Not SGLang's: copies to the host and back take no time, and the host has room for all
+// of them.
 class SglangTakeover {
  public:
   // Tokens that stay free for each request that holds memory (num_reserved_decode_tokens).
@@ -34,15 +38,22 @@ class SglangTakeover {
   // way (disaggregation_decode_extra_slots).
   static std::int32_t rows(const SchedulerConfig& config);
 
-  void add(RequestId request) { queue_.push_back(request); }
-  void retracted(RequestId request) { retracted_.push_back(request); }
+  void add(RequestId request);
+  void retracted(RequestId request);
   // Who waits for memory with a lower rank comes first from now on.
   template <typename Rank>
   void order_by(Rank rank) {
     std::ranges::stable_sort(queue_, {}, rank);
   }
-  // One look at all queues: who has its KV here is appended to `waiting`.
-  void pass(const std::vector<RequestId>& running, std::vector<RequestId>& waiting);
+  // A turn, of a greater number than any before, looks at all queues.
+  void see(std::int64_t turn);
+  // What the turns up to `turn` have seen happens: who has its KV here is appended to `waiting`.
+  void pass(std::int64_t turn, const std::vector<RequestId>& running,
+            std::vector<RequestId>& waiting);
+  // Whether turns behind that one have seen something that has still to happen.
+  bool expects(std::int64_t turn) const;
+  // Requests that wait for memory, KV or their place, and that have left but hold memory.
+  std::int32_t num_queued() const { return size() + num_draining(); }
   // The KV of a request is there.
   void landed(RequestId request);
   // A request leaves whose KV is on its way (`is_transferring`). The next look finds that, and its
@@ -136,15 +147,20 @@ class SglangTakeover {
   std::int64_t answer(RequestId request) const {
     return std::min<std::int64_t>(held_[at(request)].limit, new_tokens_);
   }
+  bool seen_by(std::int64_t turn, RequestId request) const {
+    const std::int64_t seen = held_[at(request)].seen;
+    return seen >= 0 && seen <= turn;
+  }
+  std::int64_t parked_rows() const { return std::ssize(transferring_) + std::ssize(draining_); }
   void release_drained();
   // Those whose KV is there, and those that have left, no longer wait for it.
-  void end_transfers(std::vector<RequestId>& waiting);
-  void resume(std::int64_t active, std::vector<RequestId>& waiting);
-  void preallocate(const std::vector<RequestId>& running, std::int64_t waiting);
+  void end_transfers(std::int64_t turn, std::vector<RequestId>& waiting);
+  void resume(std::int64_t turn, std::int64_t active, std::vector<RequestId>& waiting);
+  void preallocate(std::int64_t turn, const std::vector<RequestId>& running, std::int64_t waiting);
   bool reserve(RequestId request, std::int64_t active, const Running& running);
   void take_pages(RequestId request);
 
-  std::int64_t reserved_tokens_, new_tokens_;
+  std::int64_t reserved_tokens_, new_tokens_, turns_;  // one of each micro-batch
   // Slots behind a request that was alone and found no room: with overlap it decodes twice before
   // the first output is heard, and would lose both if the second found none.
   std::int64_t stranded_slots_;

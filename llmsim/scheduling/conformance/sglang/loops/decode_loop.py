@@ -13,7 +13,7 @@ from llmsim.scheduling.conformance.sglang import retractions
 from llmsim.scheduling.conformance.sglang.live import output_token
 from llmsim.scheduling.conformance.sglang.loops.role_loop import FIRST_ROOM, RoleLoop
 
-_TURNS = 3
+TURNS = 3
 """An idle server that has looked so often without a change finds nothing more at this time."""
 
 
@@ -131,7 +131,7 @@ class DecodeLoop(RoleLoop):
 
     def _without_result(self, batch: Any) -> None:
         self._without_change = 0 if batch else self._without_change + 1
-        if self._without_change >= _TURNS:
+        if self._without_change >= TURNS:
             super()._without_result(batch)
 
     def _standing_still(self) -> Case:

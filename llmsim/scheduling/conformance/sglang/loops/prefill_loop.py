@@ -94,9 +94,13 @@ class PrefillLoop(RoleLoop):
         for place, rid in enumerate(sent, start=1):  # one behind the other, on one link
             alone = self.now_ps + self._transfer_ps + place
             self._landings[self._index[rid]] = self._landing_of(self._index[rid], alone)
-        scheduler.process_disagg_prefill_inflight_queue()
+        self._release()
         step |= {"finished": sorted(sent), "free_blocks_after": self._free()}
         step |= self._states.free("free_states_after")
+
+    def _release(self) -> None:
+        """Whose KV has been sent makes room."""
+        self._scheduler.process_disagg_prefill_inflight_queue()
 
     def _landing_of(self, index: int, alone: int) -> int:
         """When the KV has been sent: `alone`, or in a pair when our simulation says."""

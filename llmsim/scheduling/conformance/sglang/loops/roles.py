@@ -39,8 +39,12 @@ def loop_of(config: Case) -> "type[Loop]":
     from llmsim.scheduling.conformance.sglang.loops.decode_loop import DecodeLoop
     from llmsim.scheduling.conformance.sglang.loops.dp_loop import DpDecodeLoop, DpPrefillLoop
     from llmsim.scheduling.conformance.sglang.loops.prefill_loop import PrefillLoop
+    from llmsim.scheduling.conformance.sglang.loops.staged_decode_loop import StagedDecodeLoop
+    from llmsim.scheduling.conformance.sglang.loops.staged_prefill_loop import StagedPrefillLoop
 
     computes, has_ranks = config["disaggregation_mode"] == "prefill", config.get("dp_size", 1) > 1
     if has_ranks:
         return DpPrefillLoop if computes else DpDecodeLoop
+    if config.get("pp_size", 1) > 1:
+        return StagedPrefillLoop if computes else StagedDecodeLoop
     return PrefillLoop if computes else DecodeLoop

@@ -36,6 +36,8 @@ struct SglangHeld {
   // there; -1: it has not.
   std::int64_t retries = 0;
   std::int32_t looked_behind = -1;
+  // On a decode group: the turn that has first seen what is to happen to it; -1: none.
+  std::int64_t seen = -1;
   std::int64_t joined_at = 0;  // tokens of prompts that had been launched when it last did
   // Of a request whose client gave up: tokens that are not counted as computed again, and whether
   // its next output ends it.
