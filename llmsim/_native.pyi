@@ -2046,6 +2046,16 @@ class OutsideTransfers:
         Where KV is pushed: the decode group no longer wants the KV, and keeps its memory until nothing of it is under way.
         """
 
+    def dropped(self, request: int, groups: tuple[int, int], now_ps: int) -> None:
+        """
+        Where KV is pulled: the decode group has dropped a prompt that has not landed. Before its blocks are reserved, the prefill group is told that nobody will read it.
+        """
+
+    def take_forgotten(self) -> list[int]:
+        """
+        Where KV is pulled: the requests of which prefill groups have been told since the last call that nobody will read their KV.
+        """
+
     def take_told(self) -> list[int]:
         """
         Where KV is pushed: the requests of which prefill groups have been told since the last call that blocks are reserved, in that order.
@@ -2622,17 +2632,17 @@ class RoundRunner:
 
     def __init__(self, configs: Sequence[GroupConfig], programs: Sequence[Program], expanded: ExpandedConfig | None = None, contention: ContentionSpec | None = None, network: OutsideNetwork | None = None) -> None:
         """
-        configs, programs: of each member. contention: what of a round moves on the network, which others use, too.
+        configs, programs: of each member. contention: what they move on the network, where they meet others; None: they meet nobody.
         """
 
-    def run(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0) -> None:
+    def begin(self, batches: Sequence[Sequence[Sequence[int]]], now_ps: int, ready_ps: int = 0, posting_ps: Sequence[int] = [], drafts_after: Sequence[int] = []) -> None:
         """
-        Begins the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work.
+        Begins the next round, which the hosts have at now_ps and which may start at ready_ps; items as of Program.step_ps, none for a member without work. posting_ps: how long the hosts of each member post reads of KV first. drafts_after: proposed for each sequence of a member at its end. Both may be empty.
         """
 
     def take_timed(self) -> list[tuple[int, int, int]]:
         """
-        (member, start, end), in ps, of the steps whose times are known since the last call; those of a member are in their order.
+        (member, start, end) in ps of the steps whose times have become known since this was asked last, of each member in the order of its steps.
         """
 
 class ClientsConfig:

@@ -89,6 +89,35 @@ def drafts_by_sequences(speculation: "_native.SpeculationConfig", items: list[li
     return speculation.drafts_after(len(items))
 
 
+class Proposer:
+    """Who gets drafts behind the steps of one group, and how many."""
+
+    def __init__(
+        self, speculation: "_native.SpeculationConfig", model: Model, drafts_after: DraftsAfter
+    ) -> None:
+        self._speculation, self._model, self._drafts_after = speculation, model, drafts_after
+        self._rows: list[int] = []
+        """Of the last step."""
+
+    def begin_step(self, items: list[list[Any]]) -> int:
+        """How many drafts of each sequence follow a step of these items (`Channel.step`)."""
+        self._rows = [row_of(item[0]) for item in items]
+        return self._drafts_after(self._speculation, items)
+
+    def drafts(self) -> list[int]:
+        """How many drafts each request of the last step gets at its end."""
+        most = self._speculation.drafts_after(len(self._rows))
+        proposes, sampled = self._speculation.proposes, self._model.sampled
+        return [most if proposes(row, sampled(row)) else 0 for row in self._rows]
+
+
+def sizes_of(batch: Batch, items: list[list[Any]]) -> list[tuple[int, int, int]]:
+    """(tokens, computed before, drafts) of each request of a batch of these items."""
+    return [
+        (tokens, before, item[3]) for (_, tokens, before), item in zip(batch, items, strict=True)
+    ]
+
+
 class HostLoads:
     """When steps may begin that read KV which comes back from host memory."""
 
@@ -126,11 +155,8 @@ class Devices:
         assert group.scheduler is not None, "check_deployment looked"
         self._runner = _native.BatchRunner(group.native, group.program, group.expanded)
         self._model = model
-        self._drafts_after = drafts_after
-        self._speculation = group.scheduler.speculation
+        self._proposer = Proposer(group.scheduler.speculation, model, drafts_after)
         self._counts = counts
-        self._rows: list[int] = []
-        """Of the last step."""
         self._host_loads = HostLoads(group)
         self._stages = group.layout.pp
         self._waits_for_batch = group.native.stages_wait
@@ -162,13 +188,9 @@ class Devices:
         batch, tokens = answered(self._model, items)
         posting_ps = self._posted_reads.take(now_ps)
         # The host prepares the step from now on, whenever its tokens are known.
-        sizes = [
-            (tokens, before, item[3])
-            for (_, tokens, before), item in zip(batch, items, strict=True)
-        ]
-        proposed = self._drafts_after(self._speculation, items)
+        sizes = sizes_of(batch, items)
+        proposed = self._proposer.begin_step(items)
         known_ps = max(self._tokens_known_ps(), self._host_loads.ready_ps(sizes, waits))
-        self._rows = [row for row, _, _ in batch]
         counts = self._counts(items, encodes or {})
         _, end_ps = self._runner.run(sizes, now_ps, known_ps, proposed, posting_ps, counts)
         formed_ps, self._formed_ps = self._formed_ps, None
@@ -183,9 +205,7 @@ class Devices:
 
     def drafts(self) -> list[int]:
         """How many drafts each request of the last step gets at its end."""
-        most = self._speculation.drafts_after(len(self._rows))
-        proposes, sampled = self._speculation.proposes, self._model.sampled
-        return [most if proposes(row, sampled(row)) else 0 for row in self._rows]
+        return self._proposer.drafts()
 
     def empty_step(self) -> None:
         """The engine has called its workers without a batch."""

@@ -21,7 +21,7 @@ from llmsim.emulation.devices import Counts, Devices, Model, Schedule
 from llmsim.emulation.engines.engine import Engine
 from llmsim.emulation.errors import DegradedError, NoProgressError
 from llmsim.emulation.load import Answer, Clients
-from llmsim.emulation.lockstep import Meeting, RankDevices, Rounds
+from llmsim.emulation.lockstep import RankDevices, Rounds
 from llmsim.emulation.processes import computed_since, cpu_seconds, cpu_seconds_of
 from llmsim.emulation.requests import check_workload, engine_requests
 from llmsim.emulation.servers.copies import HostCopies
@@ -31,7 +31,7 @@ from llmsim.emulation.servers.links import (
     Prompts,
     PushLinks,
     WrittenLinks,
-    network_of,
+    outside_network,
 )
 from llmsim.emulation.servers.of_instances import (
     EngineServer,
@@ -120,20 +120,43 @@ def emulate(
         check_workload(
             prepared.workload,
             hands_over=len(stages) > 1,
-            at_once=handover_of(prepared.lowered) is Handover.BOOTSTRAPPED,
+            stays=_clients_stay(prepared.lowered, stages),
             takes_adapters=all(one.adapters for one in servers),
             encodes=all(one.encoder for one in servers),
         )
     else:
         _check_before_client(prepared.lowered)
     version = engine.version(python)
-    engine_args = [*engine_args, *engine.release_options(version, stages)]
+    args_of_servers = [
+        [*engine_args, *engine.release_options(version, server)]
+        for stage in stages
+        for server in stage.servers
+    ]
     if client is not None:
         client_command(client.words, python, engine)
     with tempfile.TemporaryDirectory(prefix="llmsim-") as folder:
         model = log.parent / "model"
         one = _Emulation(engine, prepared, stages, python, Path(folder), model, client)
-        return asyncio.run(one.run(version, log, list(engine_args)))
+        return asyncio.run(one.run(version, log, args_of_servers))
+
+
+def _clients_stay(lowered: LoweredDeployment, stages: Sequence[EngineStage]) -> bool:
+    """Whether no client may leave before its answer's end. Servers that write KV hear of it in ways
+    of their own; `VLLM_DP` and `LOR` count the request until its engine has dropped it.
+    """
+    match handover_of(lowered):
+        case Handover.BOOTSTRAPPED:
+            return False
+        case Handover.WRITTEN:
+            return len(stages) > 1
+        case Handover.PULLED:
+            return len(stages) > 1 and any(map(_counts_engines, stages))
+
+
+def _counts_engines(stage: EngineStage) -> bool:
+    """Whether there is a choice in it that depends on what engines hold."""
+    takes_turns = stage.router == "RR" and all(one.is_alone_or_named for one in stage.servers)
+    return sum(len(one.groups) for one in stage.servers) > 1 and not takes_turns
 
 
 def _check_before_client(lowered: LoweredDeployment) -> None:
@@ -204,9 +227,9 @@ class _Emulation:
         )
         self._endless: list[EndlessAnswers] = []
         """Of a client's requests, for each group."""
-        self._handover = handover_of(prepared.lowered)
-        self._network = network_of(prepared.lowered) if len(stages) > 1 else None
+        self._network = outside_network(prepared.lowered) if len(stages) > 1 else None
         self._devices = self._all_devices()
+        self._handover = handover_of(prepared.lowered)
         links = None if self._network is None else self._links(self._network)
         copies = HostCopies(prepared.lowered) if prepared.lowered.kv_offloading else None
         rounds = [
@@ -215,12 +238,13 @@ class _Emulation:
         self._keeper = Keeper(folder, self._devices, links, copies=copies, lockstep=rounds)
         self._relay: Relay | None = None
         self._clients: Clients | None = None
-        self._model = model
-        model.mkdir(exist_ok=True)
-        for name in TOKENIZER_FILES:  # of an emulation before this one
-            (model / name).unlink(missing_ok=True)
-        if client is not None:
-            write_tokenizer(model)
+        self._models = [
+            model if number == 0 else model.with_name(f"{model.name}{number}")
+            for number in range(len(self._engines))
+        ]
+        """What each server reads of its model, which may differ from that of others."""
+        for one in self._models:
+            _make_model_folder(one, has_words=client is not None)
         self._client_pids: list[int] = []
         self._server_is_dead = False
 
@@ -256,17 +280,11 @@ class _Emulation:
                 for one in server.groups
             ]
         expanded = server.first.expanded if server.lockstep is None else server.lockstep.expanded
-        rounds = Rounds(server.groups, expanded, self._meeting_of(server))
+        rounds = Rounds(server.groups, expanded, server.contended, self._network)
         return [
-            RankDevices(one, self._model_of(one), rounds, member)
+            RankDevices(one, self._model_of(one), rounds, member, self._engine.drafts_after)
             for member, one in enumerate(server.groups)
         ]
-
-    def _meeting_of(self, server: EngineServer) -> Meeting | None:
-        """Where transfers of its steps meet KV."""
-        if server.contention is None or self._network is None:
-            return None
-        return Meeting(server.contention.native(), self._network)
 
     def _schedules(self) -> list[Schedule]:
         """Of all engine cores, which may run behind the last answer; no step begins any more."""
@@ -305,25 +323,26 @@ class _Emulation:
 
     @contextmanager
     def _servers(
-        self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[str]
+        self, environments: Sequence[dict[str, str]], log: Path, engine_args: list[list[str]]
     ) -> Iterator[list[Server]]:
-        """All servers; each beside the first one has a log of its own."""
+        """All servers, with options of each; each beside the first one has a log of its own."""
         servers = []
         with ExitStack() as stack:
             for number, one in enumerate(self._engines):
                 port = free_port()
-                command = self._engine.command(self._python, one, self._model, port)
+                command = self._engine.command(self._python, one, self._models[number], port)
                 own_log = log if number == 0 else log.with_name(f"server{number}.log")
-                started = engine_server(command, engine_args, environments[number], port, own_log)
+                words = engine_args[number]
+                started = engine_server(command, words, environments[number], port, own_log)
                 servers.append(stack.enter_context(started))
             yield servers
 
-    async def run(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
-        """Starts the servers, and everything after them."""
+    async def run(self, version: str, log: Path, engine_args: list[list[str]]) -> Emulated:
+        """Starts the servers, with options of each, and everything after them."""
         async with self._keeper.listening():
             return await self._emulate(version, log, engine_args)
 
-    async def _emulate(self, version: str, log: Path, engine_args: list[str]) -> Emulated:
+    async def _emulate(self, version: str, log: Path, engine_args: list[list[str]]) -> Emulated:
         keeper = self._keeper
         environments = self._environments()
         failure: LlmsimError | None = None
@@ -404,7 +423,7 @@ class _Emulation:
             "base_url": f"http://127.0.0.1:{relay.port}",
             "port": str(relay.port),
             "model": self._group.info.model_name,
-            "tokenizer": str(self._model),
+            "tokenizer": str(self._models[0]),
         }
         words = client_command(self._client.words, self._python, self._engine)
         command = filled(words, values)
@@ -443,6 +462,9 @@ class _Emulation:
         return int(self._prepared.workload.input_tokens[row])
 
     def _prefill_of(self, row: int) -> int:
+        """Where KV is pulled, it has been computed; else servers and ranks are chosen before."""
+        if self._handover is Handover.PULLED:
+            return self._keeper.cores_of(row)[0]
         sender = self._clients if self._relay is None else self._relay
         assert sender is not None, "it has sent the request"
         return sender.passed[row][0]
@@ -554,6 +576,15 @@ class _Emulation:
             workload.input_tokens.tolist(),
             workload.output_tokens.tolist(),
         )
+
+
+def _make_model_folder(folder: Path, *, has_words: bool) -> None:
+    """With a tokenizer where clients send text, and none of an emulation before this one."""
+    folder.mkdir(exist_ok=True)
+    for name in TOKENIZER_FILES:
+        (folder / name).unlink(missing_ok=True)
+    if has_words:
+        write_tokenizer(folder)
 
 
 def door_of(group: LoweredGroup, port: int, workload: Workload, rank: int | None = None) -> Door:

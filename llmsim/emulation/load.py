@@ -61,10 +61,22 @@ class _Due:
     at_ps: int
     """When the engine gets it."""
     number: int
-    """Of those that an API server has worked on, in their order; else 0."""
-    row: int
-    stage: int
+    """Of those that an API server has worked on, or that waited for memory, in their order; else
+    0.
+    """
+    coming: _Coming
+    """Those that get there at one time go in the order in which they came to their stages."""
     door: int
+
+    @property
+    def row(self) -> int:
+        """The request."""
+        return self.coming.row
+
+    @property
+    def stage(self) -> int:
+        """Of the engine."""
+        return self.coming.stage
 
 
 class _What(IntEnum):
@@ -117,6 +129,7 @@ class Clients:
         """
         self._first_stages, self._holding_stages = _stages_of(handover, len(stages))
         """Where requests that come go, and those that get them when the last one has memory."""
+        self._passes_on = len(stages) > 1 and handover is Handover.PULLED
         self._held: dict[int, _Due] = {}
         """By row, requests that wait for that, and when API servers have read them."""
         self._endpoint: Endpoint = Completions() if endpoint is None else endpoint
@@ -273,10 +286,7 @@ class Clients:
         door = stage.doors[number]
         self.passed.setdefault(coming.row, []).append(door.group)
         self._places.setdefault(coming.row, {})[coming.stage] = number
-        timeouts = self._workload.timeout_ps
-        if timeouts is not None and timeouts[coming.row] >= 0:
-            deadline_ps = coming.at_ps + int(timeouts[coming.row])
-            heapq.heappush(self._later, _Later(deadline_ps, _What.GIVES_UP, coming.row))
+        self._await_giving_up(coming)
         process = self._process_of(coming.stage, number, coming.row)
         if process is not None:
             tokens = int(self._workload.input_tokens[coming.row])
@@ -284,16 +294,27 @@ class Clients:
             self._await_round(process)
             return
         engine_ps = coming.at_ps + door.api_ps[coming.row]
-        due = _Due(engine_ps, 0, coming.row, coming.stage, number)
+        due = _Due(engine_ps, 0, coming, number)
         if coming.stage in self._holding_stages:
             self._held[coming.row] = due
         else:
             heapq.heappush(self._due, due)
+        if self.answers[coming.row].gave_up:  # at this very time
+            self._leave_servers(coming.row, self._keeper.time.now_ps)
+
+    def _await_giving_up(self, coming: _Coming) -> None:
+        """From a request's arrival on."""
+        timeouts = self._workload.timeout_ps
+        if timeouts is None or timeouts[coming.row] < 0 or coming.stage not in self._first_stages:
+            return
+        deadline_ps = coming.at_ps + int(timeouts[coming.row])
+        heapq.heappush(self._later, _Later(deadline_ps, _What.GIVES_UP, coming.row))
 
     def has_memory(self, row: int) -> None:
         """The server that answers a request has memory for its prompt: the other one gets it."""
         due = self._held.pop(row)
-        heapq.heappush(self._due, replace(due, at_ps=max(due.at_ps, self._keeper.time.now_ps)))
+        at_ps = max(due.at_ps, self._keeper.time.now_ps)
+        heapq.heappush(self._due, replace(due, at_ps=at_ps, number=next(self._numbers)))
         self._keeper.clients_work()
 
     def _process_of(self, stage: int, door: int, row: int) -> int | None:
@@ -327,7 +348,8 @@ class Clients:
         for row in done.prompts:
             ((stage, number),) = self._places[row].items()
             engine_ps = now_ps + self._stages[stage].doors[number].api_ps[row]
-            heapq.heappush(self._due, _Due(engine_ps, next(self._numbers), row, stage, number))
+            coming = _Coming(now_ps, stage, 0, row)
+            heapq.heappush(self._due, _Due(engine_ps, next(self._numbers), coming, number))
             if row in self._early:
                 heapq.heappush(self._aborts, (engine_ps, row, stage))
         self._await_round(process)
@@ -454,8 +476,10 @@ class Clients:
         async for tokens in self._tokens(reader):
             self._computed.add((due.row, due.stage))
             self._uncount(due.row, due.stage)
-            if due.stage + 1 not in self._first_stages:
-                group = self._stages[due.stage].doors[due.door].group
+            if self.answers[due.row].gave_up and self._passes_on:
+                self._keeper.forgets_prompt(due.row)
+            elif due.stage + 1 not in self._first_stages:
+                group = self._keeper.cores_of(due.row)[-1]
                 self._pass_on(_Coming(self._keeper.time.now_ps, due.stage + 1, group, due.row))
                 self._keeper.clients_work()
             self._keeper.read(tokens)

@@ -35,15 +35,15 @@ def check_workload(
     workload: Workload,
     *,
     hands_over: bool,
-    at_once: bool = False,
+    stays: bool = False,
     takes_adapters: bool = False,
     encodes: bool = False,
 ) -> None:
     """NotYetError where its clients do what ours do not; `hands_over`: prompts and answers are
-    computed apart, by servers that get a request `at_once` or one after the other.
+    computed apart; `stays`: by servers that a client may not leave before its answer's end.
     `takes_adapters`: the servers have slots for them. `encodes`: they have budgets of an encoder.
     """
-    gives_up = hands_over and not at_once and workload.may_give_up
+    gives_up = stays and workload.may_give_up
     has_adapters = workload.adapter is not None and not takes_adapters
     has_images = workload.encoder_inputs is not None
     drafts = (workload.draft_depth, workload.acceptance_rate, workload.accepted_drafts)
@@ -51,8 +51,8 @@ def check_workload(
         (
             gives_up,
             "clients that give up (--request-timeout, cancel_after_ns or cancel_after_toks)",
-            "passes requests from prefill to decode to their end; leave it out, or give one "
-            "instance without a pd_type",
+            "runs them where KV is pulled and RR chooses; leave them out, or add --kv-transfer "
+            "whole --kv-transfer-mode pull, and RR on both sides",
         ),
         (
             has_adapters,

@@ -150,7 +150,7 @@ def test_what_is_not_emulated_is_refused() -> None:
     prepared = prepared_run(DATASET, "--request-timeout", "2")
     check_workload(prepared.workload, hands_over=False)
     with pytest.raises(NotYetError, match="--request-timeout"):
-        check_workload(prepared.workload, hands_over=True)
+        check_workload(prepared.workload, hands_over=True, stays=True)
 
 
 NGRAM = '{"method":"ngram","num_speculative_tokens":3,"acceptance_rate":0.6}'

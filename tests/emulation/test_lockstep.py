@@ -14,7 +14,7 @@ from llmsim.emulation.engines.vllm import Vllm
 from llmsim.emulation.in_engine.channel import Channel
 from llmsim.emulation.in_engine.clock import ClockPage
 from llmsim.emulation.lockstep import RankDevices, Rounds
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage, engine_stages
+from llmsim.emulation.servers.of_instances import EngineServer, engine_stages
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.emulation.timekeeping.timekeeper import Timekeeper
 
@@ -237,12 +237,12 @@ def test_time_waits_for_messages_that_wake_ranks(under_way: int) -> None:
 
 def test_ranks_of_a_release_agree_as_often_as_in_the_run() -> None:
     server, _ = two_ranks("--engine-profile", "vllm-0.33")
-    stages, vllm = [EngineStage((server,))], Vllm()
-    assert vllm.release_options("0.33.0", stages) == ["--dp-sync-interval", "16"]
+    vllm = Vllm()
+    assert vllm.release_options("0.33.0", server) == ["--dp-sync-interval", "16"]
     with pytest.raises(InputError, match=r"the ranks of vLLM 0\.24\.0 agree every 32 rounds"):
-        vllm.release_options("0.24.0", stages)
+        vllm.release_options("0.24.0", server)
     server, _ = two_ranks("--engine-profile", "vllm-0.24")
-    assert vllm.release_options("0.24.0", [EngineStage((server,))]) == []
+    assert vllm.release_options("0.24.0", server) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.in_engine.channel import Channel, News
 from llmsim.emulation.in_engine.clock import EPOCH_S, ClockPage
 from llmsim.emulation.in_engine.coordinator import Poller, ToTimekeeper, WholeMilliseconds
-from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks, network_of
+from llmsim.emulation.servers.links import Links, Prompts, PushLinks, WrittenLinks, outside_network
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.lowering import LoweredDeployment
 from llmsim.simulation.run import simulate
@@ -103,7 +103,7 @@ def run_engine(
     begins; at `tells_ps`, an API server tells of a request in its place.
     """
     channel = Channel(str(keeper.socket_path), 0)
-    server = ToTimekeeper(str(keeper.socket_path))
+    server = ToTimekeeper(str(keeper.socket_path), 0)
     for time in times:
         channel.wait(time)
         if time == tells_ps:
@@ -126,7 +126,7 @@ def run_api_server(
         channel.connect(str(keeper.socket_path))
         while said := coordinator.api_server.recv(1):
             known.append((clock.now_ps(), said))
-            channel.sendall(b'["knows"]\n')
+            channel.sendall(b'["knows",0]\n')
 
 
 async def reports_of(
@@ -216,7 +216,7 @@ def test_links_move_kv_as_the_run_does(name: str) -> None:
     """Fed with the run's reservations, they land each prompt at the run's time."""
     handed = handed_over(name, *PULLS)
     columns, prefill, decode = handed.columns, handed.prefill, handed.decode
-    links = Links(handed.lowered, handed.prompts, network_of(handed.lowered))
+    links = Links(handed.lowered, handed.prompts, outside_network(handed.lowered))
     landed: dict[int, list[tuple[int, int]]] = {}
 
     def pass_time(until_ps: int) -> None:
@@ -244,7 +244,7 @@ def test_links_push_kv_as_the_run_does(name: str) -> None:
     """Prefill engines hear a message's time behind a reservation that they may push."""
     handed = handed_over(name, "--scheduler", "sglang", *CHUNKED, load=SHORT)
     columns, prefill, decode = handed.columns, handed.prefill, handed.decode
-    links = PushLinks(handed.lowered, handed.prompts, network_of(handed.lowered))
+    links = PushLinks(handed.lowered, handed.prompts, outside_network(handed.lowered))
     reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
     said = [(at_ps, decode[row], row) for row, at_ps in enumerate(reserved)]
     said += [(at_ps, prefill[row], row) for row, at_ps in enumerate(computed)]
@@ -284,9 +284,11 @@ def test_links_write_kv_as_the_run_does(name: str, options: list[str]) -> None:
     told: dict[int, int] = {}
     heard: dict[int, list[tuple[int, int]]] = {row: [] for row in range(40)}
     now_ps = 0
-    network = network_of(handed.lowered)
     links = WrittenLinks(
-        handed.lowered, handed.prompts, network, lambda row: told.update({row: now_ps})
+        handed.lowered,
+        handed.prompts,
+        outside_network(handed.lowered),
+        lambda row: told.update({row: now_ps}),
     )
     reserved, computed = columns.kv_reserved_ps.tolist(), columns.prefill_end_ps.tolist()
     said = [(at_ps, decode[row], row, False) for row, at_ps in enumerate(reserved)]
@@ -332,7 +334,7 @@ class LandsAt:
     def sent(self, core: int, row: int, tokens: int, metadata: str) -> None:
         raise AssertionError("nobody pushes")
 
-    def withdrawn(self, core: int, row: int) -> None:
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
         raise AssertionError("nobody leaves")
 
     def landed(self, now_ps: int) -> list[tuple[int, int]]:

@@ -182,10 +182,11 @@ def test_options_of_the_server_do_not_contradict(
 
 
 def test_another_release_is_refused() -> None:
-    stages = engine_stages(of_sglang())
-    assert Sglang().release_options("0.5.23", stages) == []
+    (stage,) = engine_stages(of_sglang())
+    (server,) = stage.servers
+    assert Sglang().release_options("0.5.23", server) == []
     with pytest.raises(NotYetError, match=r"SGLang 0\.5\.9 is not emulated"):
-        Sglang().release_options("0.5.9", stages)
+        Sglang().release_options("0.5.9", server)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from llmsim.emulation.load import Answer, Clients
 from llmsim.emulation.outcome import difference
 from llmsim.emulation.requests import engine_requests
 from llmsim.emulation.servers.doors import Stage
-from llmsim.emulation.servers.links import Prompts, PushLinks, network_of
+from llmsim.emulation.servers.links import Prompts, PushLinks, outside_network
 from llmsim.emulation.servers.of_instances import engine_stages, handover_of
 from llmsim.emulation.timekeeping.keeper import Keeper
 from llmsim.scheduling.conformance.model_runner import ModelRunner
@@ -338,7 +338,7 @@ def test_steps_that_meet_kv_have_numbers(tmp_path: Path) -> None:
     Sglang().check(prepared, [])
     prefill, decode = (stage.servers[0] for stage in engine_stages(prepared))
     assert (prefill.runs_rounds, decode.runs_rounds) == (True, False)
-    assert (prefill.lockstep, prefill.contention is None) == (None, False)
+    assert (prefill.lockstep, prefill.contended is None) == (None, False)
     apart = of_sglang(cluster=staged_pair(tmp_path, 2, 1, nodes=2))
     assert not any(stage.servers[0].runs_rounds for stage in engine_stages(apart))
 
@@ -352,7 +352,7 @@ async def served(prepared: Prepared, folder: Path) -> Emulated:
     senders: list[Clients] = []
     prompts = Prompts(tokens.__getitem__, lambda row: senders[0].passed[row][0])
     keeper = Keeper(
-        folder, devices, PushLinks(prepared.lowered, prompts, network_of(prepared.lowered))
+        folder, devices, PushLinks(prepared.lowered, prompts, outside_network(prepared.lowered))
     )
     path, clock = str(keeper.socket_path), ClockPage(str(keeper.clock_path))
     kinds = [

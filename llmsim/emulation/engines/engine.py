@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from llmsim import _native
 from llmsim.api.preparation.prepare import Prepared
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.of_instances import EngineServer
 from llmsim.emulation.servers.openai_api import OpenAiApi
 from llmsim.scheduling.conformance.vllm.request import LiveRequest
 
@@ -63,8 +63,8 @@ class Engine(Protocol):
         """The release that this interpreter has; InputError where it has none."""
         ...
 
-    def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
-        """Options of the server that depend on the release; NotYetError for a release that does
+    def release_options(self, version: str, server: EngineServer) -> list[str]:
+        """Options of a server that depend on the release; NotYetError for a release that does
         not run as the simulation does.
         """
         ...

@@ -17,7 +17,7 @@ from llmsim.emulation.engines.sglang_flags import (
     check_words,
     server_flags,
 )
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.of_instances import EngineServer
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredDeployment, LoweredGroup
@@ -72,7 +72,7 @@ class Sglang:
         """The version of SGLang that this interpreter has; InputError where it has none."""
         return installed_version(python, self.name, self.title, "SGLANG=0.5.23")
 
-    def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
+    def release_options(self, version: str, server: EngineServer) -> list[str]:
         """There are none; NotYetError for a release whose classes have other names."""
         if version not in RELEASES:
             raise NotYetError(

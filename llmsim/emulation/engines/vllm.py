@@ -16,7 +16,7 @@ from llmsim.emulation.devices import drafts_by_sequences
 from llmsim.emulation.engines.engine import Endpoint
 from llmsim.emulation.engines.installed import installed_version
 from llmsim.emulation.requests import VOCABULARY
-from llmsim.emulation.servers.of_instances import EngineServer, EngineStage
+from llmsim.emulation.servers.of_instances import EngineServer
 from llmsim.emulation.servers.server import engine_environment
 from llmsim.emulation.words import WORDS
 from llmsim.lowering import LoweredGroup
@@ -146,13 +146,12 @@ class Vllm:
         """The version of vLLM that this interpreter has; InputError where it has none."""
         return installed_version(python, self.name, self.title, "VLLM=0.33.0")
 
-    def release_options(self, version: str, stages: Sequence[EngineStage]) -> list[str]:
+    def release_options(self, version: str, server: EngineServer) -> list[str]:
         """How often ranks in lock-step agree, and the endpoint of `TokensWithImages`."""
-        engine = stages[0].servers[0]
-        words = _endpoint_options(version, engine)
-        if engine.lockstep is None:
+        words = _endpoint_options(version, server)
+        if server.lockstep is None:
             return words
-        return words + _sync_options(version, engine.lockstep.sync_interval)
+        return words + _sync_options(version, server.lockstep.sync_interval)
 
     def endpoint(self, server: EngineServer) -> Endpoint:
         """OpenAI's, which knows no lengths of encoder inputs."""
@@ -199,15 +198,19 @@ class Vllm:
         """The server takes text only where the folder `model` has a tokenizer."""
         group = server.first
         has_words = (model / "tokenizer.json").exists()
-        folder = write_model(
-            model,
-            group.scheduler.kv.max_model_len,  # type: ignore[union-attr]
-            WORDS if has_words else VOCABULARY,
-            group.model.num_experts if server.lockstep is not None else 0,
-        )
+        longest = group.scheduler.kv.max_model_len  # type: ignore[union-attr]
+        vocabulary = WORDS if has_words else VOCABULARY
+        experts = group.model.num_experts if server.lockstep is not None else 0
+        folder = write_model(model, longest, vocabulary, experts)
+        drafter = write_model(_made(model / "drafter"), longest, vocabulary) if experts else folder
         words = [] if has_words else ["--skip-tokenizer-init"]
-        words += [*_options(server, str(model)), "--host", "127.0.0.1", "--port", str(port)]
+        words += [*_options(server, folder, drafter), "--host", "127.0.0.1", "--port", str(port)]
         return [*vllm_command(python), "serve", folder, *words]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _endpoint_options(version: str, server: EngineServer) -> list[str]:
@@ -245,8 +248,8 @@ def vllm_command(python: Path) -> list[str]:
     return [str(python), "-m", "vllm.entrypoints.cli.main"]
 
 
-def _options(engine: EngineServer, model: str) -> list[str]:
-    """The engine's options as flags; `model` stands for a drafter's, too."""
+def _options(engine: EngineServer, model: str, drafter: str) -> list[str]:
+    """The engine's options as flags; `drafter`: the folder of a dense model, as drafters are."""
     group = engine.first
     words = ["--served-model-name", group.info.model_name, "--load-format", "dummy"]
     words += ["--disable-uvicorn-access-log"]
@@ -262,8 +265,8 @@ def _options(engine: EngineServer, model: str) -> list[str]:
     words += _adapter_words(engine, model)
     speculative = options.pop("speculative", None)
     if speculative is not None:
-        drafter = {} if speculative["method"] == "ngram" else {"model": model}
-        words += ["--speculative-config", json.dumps(speculative | drafter)]
+        own = {} if speculative["method"] == "ngram" else {"model": drafter}
+        words += ["--speculative-config", json.dumps(speculative | own)]
     for name, value in options.items():
         flag = _FLAGS.get(name, name.replace("_", "-"))
         if isinstance(value, bool):

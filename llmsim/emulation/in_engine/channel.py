@@ -122,7 +122,9 @@ class Channel:
         """What has happened to KV that is pushed since it was asked: row, when, what (one of
         `News`), and what came along with that.
         """
-        return [(row, at_ps, what, more) for row, at_ps, what, more in self._asked(["moved", None])]
+        return [
+            (row, at_ps, what, more) for row, at_ps, what, more in self._asked(["moved", None, -1])
+        ]
 
     def first_tokens(self, prompts: list[tuple[str, int]]) -> None:
         """The KV of these requests, with prompts of so many tokens, has come along with the first
@@ -130,16 +132,17 @@ class Channel:
         """
         self._said(["first tokens", prompts])
 
-    def moved(self, calls: int, until_ps: int | None = None) -> list[str]:
+    def moved(self, calls: int, until_ps: int | None = None, after_ps: int = -1) -> list[str]:
         """Requests whose KV has `arrived`."""
-        return [self._names.pop(row) for row in self.arrived(calls, until_ps)]
+        return [self._names.pop(row) for row in self.arrived(calls, until_ps, after_ps)]
 
-    def arrived(self, calls: int, until_ps: int | None = None) -> list[int]:
-        """The numbers of what has moved by that time since it was asked: rows, or jobs of `copies`.
+    def arrived(self, calls: int, until_ps: int | None = None, after_ps: int = -1) -> list[int]:
+        """The numbers of what has moved by that time since it was asked, and later than `after_ps`:
+        rows, or jobs of `copies`.
 
         Without a time it is now, and the scheduler hears of it with one of the next `calls` calls.
         """
-        numbers: list[int] = self._asked(["moved", until_ps])
+        numbers: list[int] = self._asked(["moved", until_ps, after_ps])
         if numbers and until_ps is None:
             self._restless = calls
         return numbers
@@ -222,6 +225,14 @@ class Channel:
     def ends(self, number: int) -> None:
         """Returns at the end of that step of a rank in lock-step."""
         self._asked(["ends", number])
+        self._has_output = True
+
+    def looks_of(self, number: int) -> int | None:
+        """When the workers of a rank in lock-step look for KV that has moved, in that step; None:
+        other ranks have still to join its round.
+        """
+        looks_ps: int | None = self._asked(["looks of", number])
+        return looks_ps
 
     def end_of(self, number: int) -> int:
         """When that step of a rank in lock-step ends, in ps; it returns when the other ranks have

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.v1.request import RequestStatus
 
 from llmsim.emulation.in_engine.channel import current, row_of
 from llmsim.scheduling.conformance.vllm.connector import SimulatedConnector
@@ -64,6 +65,10 @@ class VirtualConnector(SimulatedConnector):
         self._requests.pop(request.request_id, None)
         keeps, nothing = super().request_finished(request, block_ids)
         channel = current()
-        if keeps and self._writes and channel is not None:
+        if channel is None:
+            return keeps, nothing
+        if keeps and self._writes:
             channel.sent(row_of(request.request_id), 0, "its end")
+        if self.remote and request.status == RequestStatus.FINISHED_ABORTED:
+            channel.withdrawn(row_of(request.request_id))
         return keeps, nothing

@@ -52,8 +52,11 @@ class Poller:
     everything behind it in virtual time.
     """
 
-    def __init__(self, path: str, clock: ClockPage, zmq: Any, waves: "Waves | None" = None) -> None:
-        self._path, self._clock, self._zmq = path, clock, zmq
+    def __init__(
+        self, path: str, clock: ClockPage, zmq: Any, waves: "Waves | None" = None, server: int = 0
+    ) -> None:
+        """`server`: the first engine core of the coordinator's server."""
+        self._path, self._clock, self._zmq, self._server = path, clock, zmq, server
         self._poller = zmq.Poller()
         self._sockets: list[Any] = []
         self._channel: socket.socket | None = None
@@ -114,7 +117,7 @@ class Poller:
         self._channel = socket.socket(socket.AF_UNIX)
         self._channel.connect(self._path)
         self._answers = self._channel.makefile("rb")
-        self._say(["join coordinator", os.getpid()])
+        self._say(["join coordinator", self._server, os.getpid()])
         self._poller.register(self._channel, self._zmq.POLLIN)
 
     def _wait(self, until_ps: int) -> None:
@@ -130,11 +133,12 @@ class Poller:
 class _Zmq(types.ModuleType):
     """Stands for the module `zmq`."""
 
-    def __init__(self, path: str, clock: ClockPage, waves: Waves) -> None:
+    def __init__(self, path: str, clock: ClockPage, waves: Waves, server: int) -> None:
         super().__init__("zmq")
         import zmq
 
         self._real, self._path, self._clock, self._waves = zmq, path, clock, waves
+        self._server = server
         self._poller: Poller | None = None
         self._has_publisher = False
 
@@ -142,7 +146,7 @@ class _Zmq(types.ModuleType):
         return getattr(self._real, name)
 
     def Poller(self) -> Poller:
-        self._poller = Poller(self._path, self._clock, self._real, self._waves)
+        self._poller = Poller(self._path, self._clock, self._real, self._waves, self._server)
         return self._poller
 
     def publisher(self, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,13 +165,13 @@ class _Zmq(types.ModuleType):
         return send() if self._poller is None else self._poller.publish(send)
 
 
-def hook_coordinator(path: str, clock: ClockPage) -> None:
-    """Before the coordinator's process is forked."""
+def hook_coordinator(path: str, clock: ClockPage, server: int) -> None:
+    """Before the coordinator's process is forked. `server`: its server's first engine core."""
     from vllm.v1.engine import coordinator
 
     waves = Waves()
     coordinator.time = WholeMilliseconds(clock)
-    coordinator.zmq = zmq = _Zmq(path, clock, waves)
+    coordinator.zmq = zmq = _Zmq(path, clock, waves, server)
     coordinator.make_zmq_socket = zmq.publisher(coordinator.make_zmq_socket)
     send = coordinator.DPCoordinatorProc._send_start_wave
 
@@ -181,13 +185,14 @@ def hook_coordinator(path: str, clock: ClockPage) -> None:
 class ToTimekeeper:
     """What an API server says to the Timekeeper, over a connection of its own."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, server: int) -> None:
+        """`server`: the first engine core of its server."""
+        self._path, self._server = path, server
         self._socket: socket.socket | None = None
 
     def says(self, kind: str) -> None:
         """Sends a message."""
-        self._connected().sendall(json.dumps([kind]).encode() + b"\n")
+        self._connected().sendall(json.dumps([kind, self._server]).encode() + b"\n")
 
     def asks(self, kind: str) -> None:
         """Returns when the Timekeeper has heard it."""
@@ -202,13 +207,13 @@ class ToTimekeeper:
         return self._socket
 
 
-def hook_balancer(path: str) -> None:
+def hook_balancer(path: str, server: int) -> None:
     """Tells the Timekeeper what an API server hears of the coordinator and the engines, and says to
-    the coordinator.
+    the coordinator. `server`: the first engine core of its server.
     """
     from vllm.v1.engine.core_client import DPAsyncMPClient, DPLBAsyncMPClient
 
-    timekeeper = ToTimekeeper(path)
+    timekeeper = ToTimekeeper(path, server)
     _hook_ends(DPLBAsyncMPClient, timekeeper)
     _hook_reports(DPAsyncMPClient, timekeeper)
     _hook_first_requests(DPAsyncMPClient, timekeeper)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
 from llmsim.emulation.in_engine.channel import Channel, opened
-from llmsim.emulation.in_engine.kv_workers import KvWorkers, NoKv, Reads, WritesChunks
+from llmsim.emulation.in_engine.kv_workers import KvWorkers, Looked, NoKv, Reads, WritesChunks
 from llmsim.emulation.in_engine.plugin import settings
 from llmsim.model.memory.hybrid_groups import KEEPS_STATE
 from llmsim.scheduling.conformance.connectors import HANDOVER
@@ -118,6 +119,10 @@ class VirtualExecutor(NoWorkers):
         encodes = scheduler_output.scheduled_encoder_inputs
         end, tokens, looks_ps = self._channel.step([list(item) for item in items], encodes=encodes)
         places = {name: place for place, name in enumerate(names)}
+        looked: Looked = lambda: looks_ps  # noqa: E731
+        if self._lockstep:  # known when all ranks have launched theirs
+            looked = partial(self._channel.looks_of, end)
+        self._kv.launched(looked)
 
         def output() -> Any:
             self._kv.computed({name: before + count for name, count, before, *_ in items})
@@ -125,7 +130,7 @@ class VirtualExecutor(NoWorkers):
                 req_ids=names,
                 req_id_to_index=places,
                 sampled_token_ids=tokens,
-                kv_connector_output=self._kv.moved(looks_ps),
+                kv_connector_output=self._kv.moved(looked),
             )
 
         self._next, self._names = Pending(end, output), names

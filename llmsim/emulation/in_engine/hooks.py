@@ -128,9 +128,12 @@ def _hook_waves(process: Any, wave: Any) -> None:
     process._handle_client_request = _handle_client_request
 
 
-def hook_agreement() -> None:
-    """Ranks in lock-step agree in virtual time."""
+def hook_ranks() -> None:
+    """Ranks in lock-step agree in virtual time, and rest between two waves."""
     from vllm.config import ParallelConfig
+    from vllm.v1.engine import core
+
+    _hook_idle_ranks(core.DPEngineCoreProc)
 
     def sync_dp_state(*_: Any, has_unfinished: bool, pending_pause: bool) -> tuple[bool, bool]:
         channel = current()
@@ -138,6 +141,23 @@ def hook_agreement() -> None:
         return channel.agree(unfinished=has_unfinished, pauses=pending_pause)
 
     ParallelConfig.sync_dp_state = staticmethod(sync_dp_state)
+
+
+def _hook_idle_ranks(process: Any) -> None:
+    """A rank that keeps the KV of requests that have ended, for another server, goes round and
+    round between two waves: without a request, it runs no dummies.
+    """
+    take_step = process._process_engine_step
+
+    def _process_engine_step(self: Any) -> bool:
+        executed = bool(take_step(self))
+        runs_dummies = self.engines_running or self.scheduler.has_unfinished_requests()
+        channel = current()
+        if channel is not None and not (executed or runs_dummies) and self.has_work():
+            channel.rest()
+        return executed
+
+    process._process_engine_step = _process_engine_step
 
 
 def _hook_outputs(process: Any) -> None:

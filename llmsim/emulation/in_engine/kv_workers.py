@@ -1,10 +1,17 @@
 """What the workers of an engine do for its KV connector, in virtual time."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from vllm.v1.outputs import KVConnectorOutput
 
 from llmsim.emulation.in_engine.channel import Channel, row_of
+
+Looked = Callable[[], int | None]
+"""When the workers looked for what has moved, in a step of theirs, in ps; None: they have still to
+launch it.
+"""
 
 
 class KvWorkers(Protocol):
@@ -14,12 +21,18 @@ class KvWorkers(Protocol):
         """They are called; returns when the step may begin."""
         ...
 
+    def launched(self, looked: Looked) -> None:
+        """They have a step, behind whose launch they look."""
+        ...
+
     def computed(self, known: dict[str, int]) -> None:
         """A step has ended, with which so many leading tokens of these requests are known."""
         ...
 
-    def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
-        """What they find when they have launched a step, at that time; None: now, without one."""
+    def moved(self, looked: Looked | None) -> KVConnectorOutput | None:
+        """What they found when they had `launched` the oldest step, which has ended; None: what
+        they find now, without one.
+        """
         ...
 
 
@@ -29,10 +42,13 @@ class NoKv:
     def begin(self, scheduler_output: Any) -> None:
         """Nothing is to be done."""
 
+    def launched(self, looked: Looked) -> None:
+        """Nothing moves."""
+
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written."""
 
-    def moved(self, until_ps: int | None) -> None:
+    def moved(self, looked: Looked | None) -> None:
         """Nothing moves."""
 
 
@@ -44,6 +60,8 @@ class Reads:
         step. `keeps_finished`: another server reads what ended here.
         """
         self._channel, self._calls, self._keeps_finished = channel, calls, keeps_finished
+        self._in_flight: deque[Looked] = deque()
+        """Steps that have not ended."""
 
     def begin(self, scheduler_output: Any) -> None:
         """The KV of whoever runs may be read later."""
@@ -53,17 +71,30 @@ class Reads:
         if self._keeps_finished:
             self._channel.knows(scheduler_output.num_scheduled_tokens)
 
+    def launched(self, looked: Looked) -> None:
+        """What they find then, the scheduler hears at the step's end."""
+        self._in_flight.append(looked)
+
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written."""
 
-    def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
+    def moved(self, looked: Looked | None) -> KVConnectorOutput | None:
         """Requests whose KV has moved."""
-        names = set(self._channel.moved(self._calls, until_ps))
+        if looked is None:
+            found = self._channel.moved(self._calls, after_ps=self._seen_ps())
+        else:
+            self._in_flight.popleft()
+            found = self._channel.moved(self._calls, looked())
+        names = set(found)
         if not names:
             return None
         if self._keeps_finished:
             return KVConnectorOutput(finished_sending=names)
         return KVConnectorOutput(finished_recving=names)
+
+    def _seen_ps(self) -> int:
+        """Until when steps in flight have looked."""
+        return max((one() or 0 for one in self._in_flight), default=0)
 
 
 class WritesChunks(Reads):

@@ -6,6 +6,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import Offlo
 from vllm.v1.outputs import KVConnectorOutput
 
 from llmsim.emulation.in_engine.channel import Channel
+from llmsim.emulation.in_engine.kv_workers import Looked
 from llmsim.scheduling.conformance.vllm.offloading import CopiesOfStep, Copy, copies_of
 
 
@@ -27,12 +28,15 @@ class OffloadingWorkers:
         waits = bool(asked.loads_in_step or asked.flushed)
         self._channel.copies(_message(asked), runs=runs, waits=waits)
 
+    def launched(self, looked: Looked) -> None:
+        """Whoever looks next hears of a copy that has ended."""
+
     def computed(self, known: dict[str, int]) -> None:
         """Nothing is written to others."""
 
-    def moved(self, until_ps: int | None) -> KVConnectorOutput | None:
+    def moved(self, looked: Looked | None) -> KVConnectorOutput | None:
         """Copies that have ended."""
-        jobs = self._channel.arrived(self._calls, until_ps)
+        jobs = self._channel.arrived(self._calls, None if looked is None else looked())
         if not jobs:
             return None
         ended = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(jobs, self._workers))

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from llmsim.emulation.in_engine.channel import current
@@ -55,7 +56,8 @@ def general() -> None:
     die_with(given["pid"])
     _stamp_virtual_times(ClockPage(given["clock"]))
     if given["connector"] is not None:
-        _rest_in_virtual_time(ClockPage(given["clock"]))
+        rests = _goes_on if given["lockstep"] else _rest
+        _sleep_in_virtual_time(ClockPage(given["clock"]), rests)
     if given["v2_runner"]:
         import vllm.config.vllm as config
 
@@ -66,13 +68,14 @@ def general() -> None:
         give_budgets(given["encoder"])
     _give_executor()
     from llmsim.emulation.in_engine.coordinator import hook_balancer, hook_coordinator
-    from llmsim.emulation.in_engine.hooks import hook_agreement, hook_engine_core
+    from llmsim.emulation.in_engine.hooks import hook_engine_core, hook_ranks
 
     hook_engine_core()
     if given["lockstep"]:
-        hook_agreement()
-    hook_coordinator(given["socket"], ClockPage(given["clock"]))
-    hook_balancer(given["socket"])
+        hook_ranks()
+    server = given["engines"][0]
+    hook_coordinator(given["socket"], ClockPage(given["clock"]), server)
+    hook_balancer(given["socket"], server)
 
 
 def _stamp_virtual_times(clock: ClockPage) -> None:
@@ -92,18 +95,24 @@ def _stamp_virtual_times(clock: ClockPage) -> None:
             module.time = virtual  # type: ignore[attr-defined]
 
 
-def _rest_in_virtual_time(clock: ClockPage) -> None:
+def _sleep_in_virtual_time(clock: ClockPage, sleeps: Callable[[float], None]) -> None:
     """The engine core sleeps where all of its requests wait for KV, so that other threads move it.
-    No work of threads takes virtual time: it goes on as soon as there is something.
+    No work of threads takes virtual time.
     """
     from vllm.v1.engine import core
 
-    def rest(_: float) -> None:
-        channel = current()
-        if channel is not None:
-            channel.rest()
+    core.time = TimeModule(clock, sleeps)
 
-    core.time = TimeModule(clock, rest)
+
+def _rest(_: float) -> None:
+    """An engine core that is alone goes on as soon as there is something for it."""
+    channel = current()
+    if channel is not None:
+        channel.rest()
+
+
+def _goes_on(_: float) -> None:
+    """A rank in lock-step runs a dummy; between two waves, it rests (`hook_ranks`)."""
 
 
 def _give_executor() -> None:

@@ -10,6 +10,12 @@ from llmsim.emulation.in_engine.channel import News
 from llmsim.lowering import LoweredDeployment
 
 
+def outside_network(lowered: LoweredDeployment) -> "_native.OutsideNetwork":
+    """The cluster's, on which nothing moves yet."""
+    assert lowered.network is not None, "KV moves on it"
+    return _native.OutsideNetwork(lowered.network.config)
+
+
 @dataclass(frozen=True)
 class Prompts:
     """What the links have to know of requests, by row."""
@@ -19,34 +25,33 @@ class Prompts:
     """The group that computes it."""
 
 
-def network_of(lowered: LoweredDeployment) -> "_native.OutsideNetwork":
-    """A network on which KV moves between engines, and whatever meets it there."""
-    assert lowered.network is not None, "KV moves on it"
-    return _native.OutsideNetwork(lowered.network.config)
-
-
 class Links:
     """Moves KV that decode groups pull from prefill groups, as in `llmsim run`."""
 
     def __init__(
         self, lowered: LoweredDeployment, prompts: Prompts, network: "_native.OutsideNetwork"
     ) -> None:
-        """The KV moves on `network`, that of the deployment."""
+        """`network`: where steps may move something, too."""
         assert lowered.kv_transfers is not None, "engine_stages looked"
         self._prompts = prompts
         self._cores: dict[int, tuple[int, int]] = {}
         """By row whose KV is on its way, where from and where to."""
         self._transfers = _native.OutsideTransfers(lowered.kv_transfers, network)
+        self._reserved: set[int] = set()
+        """Rows for which blocks have been reserved."""
+        self._unread: list[int] = []
+        """Rows whose KV nobody will read, of which prefill engines have still to hear."""
 
     @property
     def next_ps(self) -> int | None:
         """When something may land; None: nothing moves."""
-        return self._transfers.next_event_ps()
+        return 0 if self._unread else self._transfers.next_event_ps()
 
     def reserved(self, core: int, row: int, cached: int, now_ps: int) -> int:
         """A decode engine has blocks for a prompt, of which it has `cached` tokens; how long its
         workers post the reads of the others, in ps.
         """
+        self._reserved.add(row)
         self._cores[row] = self._prompts.prefill_of(row), core
         tokens = self._prompts.tokens(row)
         return self._transfers.reserved(row, self._cores[row], tokens, cached, now_ps)
@@ -55,14 +60,23 @@ class Links:
         """A prefill engine pushes the KV of a prompt."""
         raise ValueError(f"engine core {core} pushes the KV of row {row}, which is pulled")
 
-    def withdrawn(self, core: int, row: int) -> None:
-        """A decode engine no longer wants it."""
-        raise ValueError(f"engine core {core} withdraws row {row}, whose KV is pulled")
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
+        """A decode engine has dropped a request: KV that moves arrives, else none will be read."""
+        if row in self._cores or row not in self._reserved:
+            self._transfers.dropped(row, (self._prompts.prefill_of(row), core), now_ps)
+
+    def forgets(self, row: int) -> None:
+        """No decode engine will have the request, whose prompt has been computed."""
+        self._unread.append(row)
 
     def landed(self, now_ps: int) -> list[tuple[int, Any]]:
-        """The requests whose KV has landed by now, for each engine core that is to hear of it."""
+        """The requests whose KV has landed by now, or that nobody will read, for each engine core
+        that is to hear of it.
+        """
         rows = self._transfers.advance(now_ps)
-        return [(core, row) for row in rows for core in self._cores.pop(row)]
+        unread, self._unread = [*self._unread, *self._transfers.take_forgotten()], []
+        heard: list[tuple[int, Any]] = [(self._prompts.prefill_of(row), row) for row in unread]
+        return heard + [(core, row) for row in rows for core in self._cores.pop(row)]
 
 
 class PushLinks(Links):
@@ -102,7 +116,7 @@ class PushLinks(Links):
         if metadata:
             self._metadata[row] = metadata
 
-    def withdrawn(self, core: int, row: int) -> None:
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
         """A decode engine no longer wants it, and keeps its memory until it hears that nothing of
         it is under way.
         """

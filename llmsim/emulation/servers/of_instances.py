@@ -35,8 +35,8 @@ class EngineServer:
     groups: tuple[LoweredGroup, ...]
     lockstep: LoweredLockstep | None = None
     """How its ranks run in lock-step; None: each is on its own."""
-    contention: ContendedDomain | None = None
-    """What of its steps moves on links that KV takes, too; None: nothing."""
+    contended: ContendedDomain | None = None
+    """What its ranks' rounds move where they meet KV or others; None: they meet nobody."""
     balances: bool = False
     """Its own balancer chooses the rank of a request in lock-step; else requests name it."""
     adapters: tuple[str, ...] = ()
@@ -52,11 +52,16 @@ class EngineServer:
         return self.groups[0]
 
     @property
+    def is_alone_or_named(self) -> bool:
+        """Whether requests have no rank of it to choose, or name theirs."""
+        return len(self.groups) == 1 or (self.lockstep is not None and not self.balances)
+
+    @property
     def runs_rounds(self) -> bool:
         """Its steps have numbers: when one ends is known when other ranks have joined it, and when
         its transfers have landed.
         """
-        return self.lockstep is not None or self.contention is not None
+        return self.lockstep is not None or self.contended is not None
 
     @property
     def encoder(self) -> dict[str, int] | None:
@@ -169,11 +174,12 @@ def handover_of(lowered: LoweredDeployment) -> Handover:
 
 def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
     configs = [group.scheduler for group in lowered.groups]
+    timed_on_network = _timed_on_network(lowered)
     for is_so, what, remedy in (
         (None in configs, "an instance that gets no requests", ""),
         (lowered.layouts is not None, "layouts", "give one layout"),
         (
-            bool(lowered.contended) and handover_of(lowered) is not Handover.BOOTSTRAPPED,
+            any(one.groups not in timed_on_network for one in lowered.contended),
             "collectives that share links between instances",
             "give instances whose collectives meet other transfers a node of their own",
         ),
@@ -191,6 +197,17 @@ def _check_groups(lowered: LoweredDeployment, *, tiers: bool) -> None:
         _refuse_alone(is_so, what, remedy)
     for group in lowered.groups:
         _check_speculation(group)
+
+
+def _timed_on_network(lowered: LoweredDeployment) -> list[tuple[int, ...]]:
+    """Those whose steps are on the network over which servers send KV: SGLang's, and of vLLM's the
+    ranks in lock-step.
+    """
+    if lowered.kv_transfers is None:
+        return []
+    if handover_of(lowered) is Handover.BOOTSTRAPPED:
+        return [one.groups for one in lowered.contended]
+    return [one.groups for one in lowered.lockstep_groups]
 
 
 def _check_speculation(group: LoweredGroup) -> None:
@@ -247,7 +264,6 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
             not by_role and len(ranks.groups) < len(groups),
             "ranks in lock-step beside other instances",
         ),
-        (by_role and not are_sglangs, "ranks in lock-step by role"),
         (
             any(not groups[member].model.num_experts for member in members),
             "ranks in lock-step of a dense model",
@@ -256,8 +272,8 @@ def _lockstep(prepared: Prepared, roles: Sequence["_native.Role"]) -> tuple[Engi
         (groups[0].engine.max_loras is not None, "--max-loras of ranks in lock-step"),
         (any(images_of(prepared.workload)), "encoder_inputs of ranks in lock-step"),
         (
-            any(groups[member].engine.speculation is not None for member in members),
-            "speculative_config of ranks in lock-step",
+            are_sglangs and any(groups[one].engine.speculation is not None for one in members),
+            "speculative_config of SGLang's ranks in lock-step",
         ),
     ):
         _refuse(is_so, what)
@@ -299,7 +315,43 @@ def _prefill_and_decode(prepared: Prepared) -> tuple[EngineStage, ...]:
         _check_several(prepared)
     routers = (options.router, options.decode_router)
     servers = [_servers_of(prepared.lowered, one) for one in (prefills, decodes)]
-    return tuple(map(_stage, _ROUTERS, routers, servers))
+    return tuple(
+        _balanced(option, router, own, prepared.lowered)
+        if _is_balancer(router) and _ranks(own) > 1
+        else _stage(option, router, own)
+        for option, router, own in zip(_ROUTERS, routers, servers, strict=True)
+    )
+
+
+def _ranks(servers: Sequence[EngineServer]) -> int:
+    return sum(len(one.groups) for one in servers)
+
+
+def _balanced(
+    option: str, router: RouterSpec, servers: Sequence[EngineServer], lowered: LoweredDeployment
+) -> EngineStage:
+    """One server with all engines of a role, which chooses when it gets a request."""
+    groups = tuple(group for one in servers for group in one.groups)
+    first = servers[0]
+    is_one_server = len(servers) == 1 or all(one.lockstep is None for one in servers)
+    are_sglangs = any(one.engine.scheduler == SGLANG for one in lowered.groups)
+    for is_so, what in (
+        (are_sglangs, f"SGLang's instances behind {option} {router.text}"),
+        (not is_one_server, f"several dp_group of one pd_type behind {option} {router.text}"),
+        (
+            any(_engine(one) != _engine(groups[0]) for one in groups),
+            f"instances of one pd_type that differ, behind {option} {router.text}",
+        ),
+    ):
+        _refuse(is_so, what)
+    _check_endpoint(groups)
+    _refuse_alone(
+        handover_of(lowered) is not Handover.PULLED,
+        f"{option} {router.text} where KV is pushed, so that ranks are chosen before they get "
+        "a request",
+        "add --kv-transfer whole --kv-transfer-mode pull",
+    )
+    return EngineStage((replace(first, groups=groups, balances=first.lockstep is not None),))
 
 
 def _writes(lowered: LoweredDeployment) -> str:
@@ -316,16 +368,18 @@ def _servers_of(
     writes = _writes(lowered)
     ranks_of = {one.groups[0]: one for one in lowered.lockstep_groups}
     others = {member for one in lowered.lockstep_groups for member in one.groups[1:]}
-    meets = {one.groups[0]: one for one in lowered.contended}
+    contended_of = {one.groups: one for one in lowered.contended}
     servers = []
     for group in groups:
         first = group.info.index
-        ranks, meeting = ranks_of.get(first), meets.get(first)
+        ranks = ranks_of.get(first)
         if ranks is not None:
             members = tuple(lowered.groups[one] for one in ranks.groups)
-            servers.append(EngineServer(members, ranks, meeting))
+            contended = contended_of.get(ranks.groups)
+            servers.append(EngineServer(members, ranks, contended, writes=writes))
         elif first not in others:
-            servers.append(EngineServer((group,), contention=meeting, writes=writes))
+            meets = contended_of.get((first,))
+            servers.append(EngineServer((group,), contended=meets, writes=writes))
     return tuple(servers)
 
 

@@ -15,10 +15,10 @@ from llmsim.emulation.devices import Begun
 from llmsim.emulation.errors import NoProgressError
 from llmsim.emulation.in_engine.channel import row_of
 from llmsim.emulation.in_engine.clock import PS_PER_NS, PS_PER_S, ClockPageWriter
-from llmsim.emulation.in_engine.coordinator import KNOWN, PUBLISHES
 from llmsim.emulation.step_counts import Encodes
 from llmsim.emulation.timekeeping.client_processes import ClientProcesses, Messages
 from llmsim.emulation.timekeeping.client_threads import ClientThreads
+from llmsim.emulation.timekeeping.coordinators import Coordinators
 from llmsim.emulation.timekeeping.kv_moves import KvCopies, KvLinks, KvMoves, Waited
 from llmsim.emulation.timekeeping.ranks import Ranks
 from llmsim.emulation.timekeeping.resting import Resting
@@ -106,6 +106,8 @@ class Keeper:
         self._reached: list[asyncio.Future[None]] = []
         self._on_its_way: Counter[int] = Counter()
         """By row, servers that a request has been sent to, and that have not received it."""
+        self._received_by: dict[int, list[int]] = {}
+        """By row, the engine cores that have received it, in order."""
         self._questions = 0
         """Of clients, which wait until an engine core has ended a step."""
         self._leaving: Counter[int] = Counter()
@@ -113,19 +115,18 @@ class Keeper:
         self._left: set[int] = set()
         """Requests whose clients have left; nobody reads what engine cores still give them."""
         self._clients_wake: asyncio.Future[bool] | None = None
-        self._looks: dict[Actor, int] = {}
-        """The number of the wait of each coordinator that waits."""
-        self._publishing: Actor | None = None
-        """A coordinator that tells the API server something, and waits until that knows it."""
+        self._coordinators = Coordinators(self.time, lockstep, self._answer)
         self._ticks: asyncio.Task[None] | None = None
         self._wakes = self._is_over = False
         self._joins: dict[str, tuple[Callable[[list[Any]], Actor], _Hear]] = {
             "join": (self._join_core, self._hear),
-            "join coordinator": (self._join_coordinator, self._hear_coordinator),
+            "join coordinator": (self._coordinators.join, self._hear_coordinator),
             "join client": (self._processes.join, self._hear_client),
         }
         self.messages = 0
-        """That engine cores and processes of the client have sent."""
+        """That engine cores and processes of the client have sent; those of coordinators and API
+        servers go on where nobody does anything.
+        """
         self.failure: LlmsimError | None = None
         """What has ended the emulation; None: it goes on."""
 
@@ -206,6 +207,10 @@ class Keeper:
         self._on_its_way[row] += 1
         self.time.requests_under_way += 1
 
+    def cores_of(self, row: int) -> list[int]:
+        """The engine cores that have received a request, in order."""
+        return self._received_by.get(row, [])
+
     async def reached(self) -> None:
         """Returns when every request that was sent has reached an engine core."""
         if self.time.requests_under_way:
@@ -221,6 +226,11 @@ class Keeper:
     def forgets(self, row: int) -> None:
         """Nobody reads what engine cores still give this request."""
         self._left.add(row)
+
+    def forgets_prompt(self, row: int) -> None:
+        """Its client has left when its prompt was computed, and no server is to answer it."""
+        self._moves.forgets(row)
+        self._wake()
 
     def refused(self, row: int) -> None:
         """The server refused a request, perhaps before it reached an engine core."""
@@ -273,7 +283,7 @@ class Keeper:
         try:
             while line := await reader.readline():
                 kind, *rest = json.loads(line)
-                self.messages += 1
+                self.messages += self._counts(actor, kind)
                 if kind == "bye":
                     said_bye = True
                     break
@@ -294,6 +304,12 @@ class Keeper:
                 self._leave(actor, said_bye=said_bye)
             writer.close()
 
+    def _counts(self, actor: Actor | None, kind: str) -> bool:
+        """Whether a message says that something goes on."""
+        if actor is None:
+            return kind in self._joins
+        return not self._coordinators.has(actor)
+
     def _join_core(self, rest: list[Any]) -> Actor:
         actor = self.time.join(f"engine core {rest[0]}")
         self._steps_of[actor], self._numbers[actor] = self._steps[rest[0]], rest[0]
@@ -311,15 +327,13 @@ class Keeper:
             ranks |= dict.fromkeys(cores, together)
         return ranks
 
-    def _join_coordinator(self, rest: list[Any]) -> Actor:
-        return self.time.join("the coordinator", Turn.FOLLOWER)
-
     def _leave(self, actor: Actor, *, said_bye: bool) -> None:
         del self._written[actor]
         self._resting.forget(actor)
         is_fork = self._processes.leaves(actor)
         self.threads.may_wake()
         self._moves.leaves(actor)
+        self._coordinators.leaves(actor)
         if actor in self._ranks_of:
             self._ranks_of.pop(actor).leaves(actor)
         is_core = self._steps_of.pop(actor, None) is not None
@@ -354,6 +368,7 @@ class Keeper:
             self._moves.hear(actor, kind, rest)
         elif kind in Ranks.KINDS:
             self._ranks_of[actor].hear(actor, kind, rest)
+            self._moves.round_begins()
         elif kind == "drafts":
             self._answer(actor, self._steps_of[actor].drafts())
             return
@@ -367,6 +382,7 @@ class Keeper:
             if actor not in self._ranks_of:
                 return
             self._ranks_of[actor].offered()
+            self._moves.round_begins()
         elif kind in ("reported", "ended", "woken", "received", "left", "produced"):
             self._hear_of_messages(actor, kind, rest)
         else:
@@ -430,13 +446,17 @@ class Keeper:
                 self.time.ends_under_way += rest[0]
             case "woken":
                 self.time.waves_under_way -= 1
+                self._moves.received(actor)
             case "received":
-                self._reaches(row_of(rest[0]))
+                row = row_of(rest[0])
+                self._received_by.setdefault(row, []).append(self._numbers[actor])
+                self._reaches(row)
                 self._moves.received(actor)
                 if self.relay is not None:
-                    self.relay.received(row_of(rest[0]), rest[1])
+                    self.relay.received(row, rest[1])
             case "left":
                 self._heard_of_leaving(rest[0])
+                self._moves.received(actor)
             case "produced":
                 core = self._numbers[actor]
                 under_way = sum(self._under_way(core, *answer) for answer in rest[0])
@@ -449,44 +469,23 @@ class Keeper:
                 self._arrived()
 
     def _hear_coordinator(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        """It waits, has heard so many reports of engine cores, and has woken all of them so often
-        (`START_DP_WAVE`); or it tells the API server something at once.
-        """
-        if kind == PUBLISHES:
-            self.time.reports_under_way += 1
-            self._publishing = actor
-            self._answer(actor, PUBLISHES)
-            return
-        self._looks[actor], until_ps, heard, waves = rest
-        self.time.waits(actor, until_ps)
-        self.time.reports_under_way -= heard
-        self.time.waves_under_way += waves * len(self._steps_of)
+        self._coordinators.hear(actor, kind, rest)
         self._wake()
 
     def _hear_server(
         self, writer: asyncio.StreamWriter, nobody: None, kind: str, rest: list[Any]
     ) -> None:
-        """An API server tells the coordinator of a request, knows what that has reported, or which
-        requests have ended.
+        """What an API server says, which is no actor; it waits until it is heard that it tells the
+        coordinator something.
         """
+        try:
+            self._coordinators.hear_api_server(kind, *rest)
+        except ValueError as error:
+            self.fail(NoProgressError(str(error)))
         if kind == "tells":
-            self.time.reports_under_way += 1
             writer.write(b"null\n")
             return
-        if kind == "knows ends":
-            self.time.ends_under_way -= 1
-        else:
-            self._hear_of_report()
         self._wake()
-
-    def _hear_of_report(self) -> None:
-        """The API server knows what the coordinator has told it."""
-        self.time.reports_under_way -= 1
-        if self.time.reports_under_way < 0:
-            self.fail(NoProgressError("the coordinator of the engines is not under the clock"))
-        if self._publishing is not None:
-            self._answer(self._publishing, KNOWN)
-            self._publishing = None
 
     def _arrived(self) -> None:
         self.time.requests_under_way -= 1
@@ -538,9 +537,8 @@ class Keeper:
             self.threads.wake()
         elif self._processes.has(actor):
             self._processes.wake(actor)
-        elif actor in self._looks:
-            self.time.reports_under_way += 1  # it reports what it knows
-            self._answer(actor, self._looks.pop(actor))
+        elif self._coordinators.waits(actor):
+            self._coordinators.wake(actor)
         else:
             self.threads.may_wake()
             self._resting.forget(actor)

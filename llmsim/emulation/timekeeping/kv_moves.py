@@ -47,8 +47,12 @@ class KvLinks(KvMover, Protocol):
         """
         ...
 
-    def withdrawn(self, core: int, row: int) -> None:
+    def withdrawn(self, core: int, row: int, now_ps: int) -> None:
         """A decode core no longer wants the KV of a prompt."""
+        ...
+
+    def forgets(self, row: int) -> None:
+        """No decode core will have the request, whose prompt has been computed."""
         ...
 
 
@@ -96,7 +100,7 @@ class KvMoves:
         self._numbers: dict[Actor, int] = {}
         """Of the engine cores."""
         self._unseen: set[Actor] = set()
-        """Engine cores with requests that came after they had settled."""
+        """Engine cores with messages that came after they had settled."""
         self._gated: list[Actor] = []
         """Engine cores whose steps wait for copies."""
         self.actor: Actor | None = None
@@ -118,12 +122,15 @@ class KvMoves:
     def hear(self, core: Actor, kind: str, rest: list[Any]) -> None:
         """What an engine core says of its connector, one of `KINDS`."""
         if kind == "moved":
-            self._answer(core, self._moved_until(rest[0], self._numbers[core]))
+            self._answer(core, self._moved_between(self._numbers[core], *rest))
         elif kind == "copies":
             self._copy(core, *rest)
         elif self._links is not None and kind in ("sent", "withdrawn"):
-            says = self._links.sent if kind == "sent" else self._links.withdrawn
-            says(self._numbers[core], *rest)
+            if kind == "sent":
+                self._links.sent(self._numbers[core], *rest)
+            else:
+                (row,) = rest
+                self._links.withdrawn(self._numbers[core], row, self._time.now_ps)
             self._expect()
         elif self._links is not None:
             row, cached = rest
@@ -153,8 +160,14 @@ class KvMoves:
         """It sees all requests that it has received."""
         self._unseen.discard(core)
 
+    def forgets(self, row: int) -> None:
+        """Nobody will read the KV of a prompt that has been computed."""
+        assert self._links is not None, "it moves between engine cores"
+        self._links.forgets(row)
+        self._expect()
+
     def received(self, core: Actor) -> None:
-        """It has received a request."""
+        """It has received a request, or that a wave begins, or that a client has left."""
         self._unseen.add(core)
         self._stir(core)
 
@@ -182,13 +195,21 @@ class KvMoves:
                 self._time.works(core)
                 self._answer(core, None)
 
-    def _moved_until(self, until_ps: int | None, number: int) -> list[Any]:
-        """Takes what has moved by then, or, without a time, by now."""
+    def _moved_between(self, number: int, until_ps: int | None, after_ps: int) -> list[Any]:
+        """Takes what has moved later than `after_ps`, and by the other time or, without one, by
+        now.
+        """
         moved = self._moved.pop(number, [])
-        later = [one for one in moved if until_ps is not None and one[0] > until_ps]
-        if later:
-            self._moved[number] = later
-        return [heard for _, heard in moved[: len(moved) - len(later)]]
+        until_ps = self._time.now_ps if until_ps is None else until_ps
+        left = [one for one in moved if not after_ps < one[0] <= until_ps]
+        if left:
+            self._moved[number] = left
+        return [heard for at_ps, heard in moved if after_ps < at_ps <= until_ps]
+
+    def round_begins(self) -> None:
+        """Ranks in lock-step may have begun to move something, too."""
+        if self._mover is not None:
+            self._expect()
 
     def _expect(self) -> None:
         assert self._mover is not None and self.actor is not None, "something moves"

@@ -23,11 +23,15 @@ class Rank(Protocol):
         """When that step ends; None: other ranks have still to join its round."""
         ...
 
+    def looks_ps(self, number: int) -> int | None:
+        """When its workers look for KV that has moved in that step, as `end_ps`."""
+        ...
+
 
 class Ranks:
     """Answers the engine cores of a lock-step group."""
 
-    KINDS = ("dummy", "ends", "end of", "agree", "meet")
+    KINDS = ("dummy", "ends", "end of", "looks of", "agree", "meet")
 
     def __init__(
         self, time: Timekeeper, size: int, answer: Callable[[Actor, Any], None], resting: Resting
@@ -56,8 +60,11 @@ class Ranks:
         self._met.discard(actor)
 
     def hear(self, actor: Actor, kind: str, rest: list[Any]) -> None:
-        """What a rank says, one of `KINDS`; it waits from now on."""
+        """What a rank says, one of `KINDS`; it waits from then on, unless it asks what is known."""
         rank = self._ranks[actor]
+        if kind == "looks of":
+            self._answer(actor, rank.looks_ps(rest[0]))
+            return
         self._time.waits(actor, None)
         if kind == "agree":
             self._said[actor] = bool(rest[0]), bool(rest[1])

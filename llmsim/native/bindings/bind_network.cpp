@@ -145,6 +145,17 @@ void bind_outside_transfers(nb::module_& m) {
           "request"_a, "groups"_a, "now_ps"_a,
           "Where KV is pushed: the decode group no longer wants the KV, and keeps its memory until "
           "nothing of it is under way.")
+      .def(
+          "dropped",
+          [](OutsideTransfers& t, RequestId request, std::pair<std::int32_t, std::int32_t> groups,
+             Ps now_ps) { t.dropped(request, {groups.first, groups.second, 0}, now_ps); },
+          "request"_a, "groups"_a, "now_ps"_a,
+          "Where KV is pulled: the decode group has dropped a prompt that has not landed. Before "
+          "its "
+          "blocks are reserved, the prefill group is told that nobody will read it.")
+      .def("take_forgotten", &OutsideTransfers::take_forgotten,
+           "Where KV is pulled: the requests of which prefill groups have been told since the last "
+           "call that nobody will read their KV.")
       .def("take_told", &OutsideTransfers::take_told,
            "Where KV is pushed: the requests of which prefill groups have been told since the last "
            "call that blocks are reserved, in that order.")

@@ -220,8 +220,7 @@ void bind_batch_runner(nb::module_& m) {
 void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& configs,
                        const std::vector<std::shared_ptr<Program>>& programs,
                        const std::optional<ExpandedConfig>& expanded,
-                       const std::optional<ContentionSpec>& contention,
-                       std::shared_ptr<OutsideNetwork> network) {
+                       const ContentionSpec* contention, std::shared_ptr<OutsideNetwork> network) {
   if (configs.empty() || configs.size() != programs.size())
     throw std::invalid_argument("a round has members, each with a program");
   std::vector<GroupCosts> costs;
@@ -231,21 +230,12 @@ void make_round_runner(RoundRunner* runner, const std::vector<GroupConfig>& conf
   }
   const auto make = [&](std::vector<GroupCosts*> members) -> std::unique_ptr<StepExecutor> {
     StepPricer pricer(std::move(members));
-    if (contention)
+    if (contention != nullptr)
       return std::make_unique<ContendedExecutor>(std::move(pricer), contention->links);
     return expanded ? expanded_executor(std::move(pricer), &*expanded)
                     : folded_executor(std::move(pricer));
   };
-  new (runner) RoundRunner(std::move(costs), make, std::move(network));
-}
-
-using TimedStep = std::tuple<std::size_t, Ps, Ps>;
-
-std::vector<TimedStep> take_timed(RoundRunner& runner) {
-  std::vector<TimedStep> steps;
-  for (const RoundRunner::Timed& one : runner.take_timed())
-    steps.emplace_back(one.member, one.times.start, one.times.end);
-  return steps;
+  new (runner) RoundRunner(std::move(costs), make, contention ? std::move(network) : nullptr);
 }
 
 void bind_round_runner(nb::module_& m) {
@@ -253,22 +243,37 @@ void bind_round_runner(nb::module_& m) {
       m, "RoundRunner",
       "Times rounds of batches that real engines form, on the devices of a lock-step group.")
       .def("__init__", &make_round_runner, "configs"_a, "programs"_a, "expanded"_a = nb::none(),
-           "contention"_a = nb::none(), "network"_a = nb::none(),
-           "configs, programs: of each member. contention: what of a round moves on the network, "
-           "which others use, too.")
+           "contention"_a.none() = nb::none(), "network"_a.none() = nb::none(),
+           "configs, programs: of each member. contention: what they move on the network, where "
+           "they meet others; None: they meet nobody.")
       .def(
-          "run",
-          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps) {
+          "begin",
+          [](RoundRunner& runner, const std::vector<Items>& batches, Ps now_ps, Ps ready_ps,
+             const std::vector<Ps>& posting_ps, const std::vector<std::int32_t>& drafts_after) {
             std::vector<Batch> members;
             for (const Items& items : batches) members.push_back(batch_of(items));
-            runner.run(members, {now_ps, std::max(now_ps, ready_ps)});
+            for (std::size_t m = 0; m < std::min(members.size(), posting_ps.size()); ++m)
+              members[m].posting = posting_ps[m];
+            for (std::size_t m = 0; m < std::min(members.size(), drafts_after.size()); ++m)
+              members[m].drafts_after = drafts_after[m];
+            runner.begin(members, now_ps, ready_ps);
           },
-          "batches"_a, "now_ps"_a, "ready_ps"_a = 0,
+          "batches"_a, "now_ps"_a, "ready_ps"_a = 0, "posting_ps"_a = std::vector<Ps>{},
+          "drafts_after"_a = std::vector<std::int32_t>{},
           "Begins the next round, which the hosts have at now_ps and which may start at ready_ps; "
-          "items as of Program.step_ps, none for a member without work.")
-      .def("take_timed", &take_timed,
-           "(member, start, end), in ps, of the steps whose times are known since the last call; "
-           "those of a member are in their order.");
+          "items as of Program.step_ps, none for a member without work. posting_ps: how long the "
+          "hosts of each member post reads of KV first. "
+          "drafts_after: proposed for each sequence of a member at its end. Both may be empty.")
+      .def(
+          "take_timed",
+          [](RoundRunner& runner) {
+            std::vector<std::tuple<std::size_t, Ps, Ps>> timed;
+            for (const RoundRunner::Timed& one : runner.take_timed())
+              timed.emplace_back(one.member, one.times.start, one.times.end);
+            return timed;
+          },
+          "(member, start, end) in ps of the steps whose times have become known since this was "
+          "asked last, of each member in the order of its steps.");
 }
 
 void bind_source(nb::module_& m) {

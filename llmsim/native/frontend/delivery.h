@@ -15,6 +15,8 @@ class Delivery {
   // The client has gone: all engines that hold the request learn it. Whether the chosen group still
   // works for it.
   virtual bool give_up(RequestId request, Group& group, Ps now) = 0;
+  // Whether the chosen group has it at once, and no other group before that one is done with it.
+  virtual bool passes_on_whole() const { return true; }
   // The request leaves its groups, unanswered: whoever chose them is told, `router` among them.
   virtual void withdraw(RequestId request, Router& router) = 0;
 };

@@ -69,15 +69,11 @@ void Frontend::send_on(const HeldRequest& one, Ps now) {
   if (one.left && routed_[at(one.request)] >= 0) give_up(one.request, now);
 }
 
-void PromptReader::on_event(Ps now, Phase, std::uint32_t request) {
-  frontend_.read(static_cast<RequestId>(request), now);
-}
-
 void Frontend::read(RequestId request, Ps now) {
   const auto found = find(unread_, request);
   const HeldRequest one = *found;
   unread_.erase(found);
-  log_.queued[request] = now;
+  one.reader->sees(request, now);
   if (holding_) {
     held_.push_back(one);
   } else {
@@ -88,9 +84,9 @@ void Frontend::read(RequestId request, Ps now) {
 // Groups with API servers of their own have read it before they take it in.
 Ps Frontend::reading_time(RequestId request, std::span<Group* const> candidates) const {
   const Group& first = *candidates.front();
-  const bool is_read = log_.queued[request] != kNever;
-  if (is_read || candidates.size() == 1 || !router_->in_api_server()) return 0;
-  if (first.config().role != Role::kBoth || first.api_servers().work()) return 0;
+  if (first.has_seen(request) || candidates.size() == 1 || !router_->in_api_server()) return 0;
+  const bool is_chosen_at_once = !doors_[at(first.config().index)].delivery->passes_on_whole();
+  if (is_chosen_at_once || first.api_servers().work()) return 0;
   return first.latency_of(request);
 }
 
@@ -102,7 +98,7 @@ Verdict Frontend::arrive(RequestId request, std::int32_t model, Ps now) {
   const std::vector<Group*>& candidates = candidates_[at(model)];
   if (candidates.empty()) return Verdict::kRefused;  // all groups of the model have left
   if (const Ps reading = reading_time(request, candidates); reading > 0) {
-    unread_.push_back({request});
+    unread_.push_back({request, candidates.front()});
     reader_.read(request, now + reading);
     return Verdict::kDelivered;
   }

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "events/entity.h"
 #include "frontend/delivery.h"
+#include "frontend/prompt_reader.h"
 #include "group/completion.h"
 #include "router/router.h"
 
@@ -23,21 +23,6 @@ enum class Verdict : std::uint8_t {
   kDelivered,
   kRefused,   // no group is there, its queue is full, or the admission policy does not want it
   kRejected,  // no group can ever run it
-};
-
-class Frontend;
-
-// The API server in front of a router that is part of it: it reads each prompt first.
-class PromptReader final : public Entity {
- public:
-  explicit PromptReader(Frontend& frontend) : frontend_(frontend) {}
-  void read(RequestId request, Ps until) {
-    post(until, Phase::kArrival, static_cast<std::uint32_t>(request));
-  }
-  void on_event(Ps now, Phase phase, std::uint32_t request) override;
-
- private:
-  Frontend& frontend_;
 };
 
 class Frontend final : public Completion {
@@ -114,11 +99,12 @@ class Frontend final : public Completion {
   bool holding_ = false;
   struct HeldRequest {
     RequestId request;
-    bool left = false;  // its client has gone
+    Group* reader = nullptr;  // whose API server reads it; null: none
+    bool left = false;        // its client has gone
   };
   std::vector<HeldRequest> held_;
   std::vector<HeldRequest> unread_;  // whose prompts the API server reads
-  PromptReader reader_{*this};
+  PromptReader reader_{[this](RequestId request, Ps now) { read(request, now); }};
   static std::vector<HeldRequest>::iterator find(std::vector<HeldRequest>& queue,
                                                  RequestId request) {
     return std::ranges::find(queue, request, &HeldRequest::request);

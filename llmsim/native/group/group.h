@@ -70,6 +70,10 @@ class Group final : public Entity, public StepSink {
   void receive(RequestId request, Ps now);
   // From its arrival, or from when its API server passes it on, until the engine sees it.
   Ps latency_of(RequestId request) const;
+  // An API server in front of several groups has read the request's prompt: its engine gets the
+  // request as soon as it is chosen.
+  void sees(RequestId request, Ps now) { log_.queued[request] = now; }
+  bool has_seen(RequestId request) const { return log_.queued[request] != kNever; }
   // Its API server has the tokens of the prompt, and the engine sees them api_latency later.
   void tokenized(RequestId request, Ps now);
   // A process of its API server has sent what a step gave to the clients.

@@ -140,11 +140,33 @@ void KvTransfers::choose_decoder(RequestId request, std::int32_t model, Ps now) 
                          [model](const Group* group) { return group->config().model == model; });
     find_candidates(request, left);
   }
+  Group& first = *candidates_.front();
+  if (candidates_.size() > 1 && reads_first() && kv_transfer.read == kNever) {
+    kv_transfer.read = now + first.latency_of(request);
+    return reader_.read(request, kv_transfer.read);
+  }
+  if (kv_transfer.read != kNever) first.sees(request, now);
   Group* group =
-      candidates_[candidates_.size() == 1 ? 0 : router_->route(request, now, candidates_)];
+      candidates_.size() == 1 ? &first : candidates_[router_->route(request, now, candidates_)];
   kv_transfer.decode_group = group->config().index;
   group->receive(request, now);
   group->wake_if_idle(now);
+}
+
+// A request that was displaced meanwhile is read anew.
+void KvTransfers::has_read(RequestId request, Ps now) {
+  const KvTransfer& kv_transfer = of(request);
+  if (kv_transfer.read != now || kv_transfer.decode_group >= 0) return;
+  choose_decoder(request, groups_[at(kv_transfer.prefill_group)]->config().model, now);
+  if (kv_transfer.gave_up) groups_[at(kv_transfer.decode_group)]->abort(request, now);
+}
+
+void KvTransfers::forget_prompt(RequestId request, Ps now) {
+  KvTransfer& kv_transfer = kv_transfers_[at(request)];
+  kv_transfer.closed = true;
+  prefill_.log.cancelled[request] = now;
+  decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
+  release(request, kv_transfer.prefill_group, now, now);
 }
 
 void KvTransfers::abandon(Ps now) {
@@ -198,12 +220,7 @@ void KvTransfers::prefilled(RequestId request, Ps now) {
   if (!config_.push) {
     if (!kv_transfer.gave_up)
       return choose_decoder(request, groups_[at(kv_transfer.prefill_group)]->config().model, now);
-    // Nobody will read it: the engine forgets it before it hears that the client has gone.
-    kv_transfer.closed = true;
-    prefill_.log.cancelled[request] = now;
-    decode_.sequences[request].status = static_cast<std::uint8_t>(Status::kCancelled);
-    release(request, kv_transfer.prefill_group, now, now);
-    return;
+    return forget_prompt(request, now);
   }
   if (kv_transfer.withdrawn) {
     kv_transfer.prefill_released = true;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/prompt_reader.h"
 #include "group/group.h"
 #include "group/observer.h"
 #include "kv_transfer/kv_table.h"
@@ -60,6 +61,7 @@ struct KvTransfer {
   std::int64_t bytes = 0;
   Ps prefilled = kNever, reserved = kNever, told = kNever, landed = kNever;
   Ps posted = kNever;  // all reads; the last of them lands no sooner
+  Ps read = kNever;    // when the decode groups' API server has read it, before one is chosen
 
   // Everything that the decode group lacked has landed.
   bool complete() const { return closed && sent >= needed; }
@@ -148,6 +150,9 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   }
 
   Router& router() { return *router_; }
+  PromptReader& reader() { return reader_; }
+  // Whether the decode groups' API server reads the requests before its router chooses.
+  bool reads_first() const { return !config_.push && router_->in_api_server(); }
   bool pushes() const { return config_.push; }
   const KvTransfer& of(RequestId request) const {
     return kv_transfers_[static_cast<std::size_t>(request)];
@@ -168,6 +173,11 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   // Decode groups among `groups` that can ever run the request.
   void find_candidates(RequestId request, std::span<Group* const> groups);
   void choose_decoder(RequestId request, std::int32_t model, Ps now);
+  // The API server in front of the decode groups has read it.
+  void has_read(RequestId request, Ps now);
+  // Nobody will read what a prefill group has computed: its engine forgets it before it hears that
+  // the client has gone.
+  void forget_prompt(RequestId request, Ps now);
   // KV of a batch that runs, which leaves when the operators have come so far; kEndOfTime: when the
   // step has ended.
   struct Due {
@@ -225,6 +235,7 @@ class KvTransfers final : public TransferOwner, public GroupObserver {
   SharedNetwork& network_;
   const std::vector<std::unique_ptr<Group>>& groups_;
   std::unique_ptr<Router> router_;  // of decode groups
+  PromptReader reader_{[this](RequestId request, Ps now) { has_read(request, now); }};
   Side decode_, prefill_;
   std::vector<std::vector<Group*>> decoders_;  // by model
   std::vector<Group*> leaving_;                // decode groups that have been removed

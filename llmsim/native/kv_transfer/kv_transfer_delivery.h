@@ -27,6 +27,7 @@ class KvTransferDelivery final : public Delivery {
     transfers_.give_up(request, now);
     return prefilling;
   }
+  bool passes_on_whole() const override { return !transfers_.pushes(); }
   void withdraw(RequestId request, Router& router) override {
     if (transfers_.of(request).prefilling()) router.finished(request);
     if (transfers_.of(request).decode_group >= 0) transfers_.router().finished(request);

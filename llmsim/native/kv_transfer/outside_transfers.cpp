@@ -53,6 +53,16 @@ std::vector<RequestId> OutsideTransfers::advance(Ps now) {
   return complete;
 }
 
+void OutsideTransfers::dropped(RequestId request, const KvRoute& route, Ps now) {
+  const auto moving = moving_.find(request);
+  if (moving != moving_.end()) {
+    moving->second.dropped = !moving->second.told;
+    return;
+  }
+  send_message(request, route, Kind::kForget, now);
+  network_->settle(now);
+}
+
 void OutsideTransfers::send_message(RequestId request, const KvRoute& route, Kind kind, Ps now) {
   NetworkNodeId from = config_.places[at(route.decode_group)][0];
   NetworkNodeId to = config_.places[at(route.prefill_group)][0];
@@ -63,14 +73,18 @@ void OutsideTransfers::send_message(RequestId request, const KvRoute& route, Kin
 void OutsideTransfers::start(NetworkNodeId from, NetworkNodeId to, std::int64_t bytes,
                              RequestId request, Kind kind, Ps now) {
   const auto token = (static_cast<std::uint64_t>(kind) << 32) | static_cast<std::uint32_t>(request);
-  SharedNetwork& shared = network_->shared();
-  shared.transfer_at(from, to, bytes, now + shared.way_out(from, to), now, *this, token,
-                     Purpose::kKvHandover);
+  SharedNetwork& network = network_->shared();
+  network.transfer_at(from, to, bytes, now + network.way_out(from, to), now, *this, token,
+                      Purpose::kKvHandover);
 }
 
 void OutsideTransfers::landed(TransferId, std::uint64_t token, Ps now) {
   const auto request = static_cast<RequestId>(token & 0xffffffffU);
   const auto kind = static_cast<Kind>(token >> 32);
+  if (kind == Kind::kForget) {
+    forgotten_.push_back(request);
+    return;
+  }
   if (kind == Kind::kDrained) {
     drained_.push_back(request);
     moving_.erase(request);
@@ -86,6 +100,11 @@ void OutsideTransfers::landed(TransferId, std::uint64_t token, Ps now) {
 
 void OutsideTransfers::hear_told(RequestId request, Moving& moving, Ps now) {
   moving.told = true;
+  if (moving.dropped) {
+    posted_.emplace(std::max(moving.posted, now), request);
+    moving_.erase(request);
+    return;
+  }
   if (config_.push) {
     told_.push_back(request);
   } else {

@@ -34,6 +34,9 @@ class OutsideTransfers final : private TransferOwner {
   // Where KV is pushed: the decode group no longer wants it. The prefill group is told, and answers
   // when nothing of it is under way.
   void withdrawn(RequestId request, const KvRoute& route, Ps now);
+  // Where KV is pulled: the decode group has dropped a prompt of which no byte moves yet. Before
+  // its blocks are reserved, the prefill group is told; behind that, nothing moves when it is told.
+  void dropped(RequestId request, const KvRoute& route, Ps now);
   // When something may land; kEndOfTime: nothing moves.
   Ps next_event() const {
     const Ps posted = posted_.empty() ? kEndOfTime : posted_.begin()->first;
@@ -48,15 +51,18 @@ class OutsideTransfers final : private TransferOwner {
   // that nothing of it is under way.
   std::vector<RequestId> take_refused() { return std::exchange(refused_, {}); }
   std::vector<RequestId> take_drained() { return std::exchange(drained_, {}); }
+  // Where KV is pulled: those that nobody will read, as prefill groups have been told.
+  std::vector<RequestId> take_forgotten() { return std::exchange(forgotten_, {}); }
 
  private:
-  enum class Kind : std::uint8_t { kTold, kKv, kWithdrawn, kDrained };
+  enum class Kind : std::uint8_t { kTold, kKv, kWithdrawn, kDrained, kForget };
   struct Moving {
     KvRoute route;
     std::int32_t tokens = 0, first = 0, sent = 0;
     std::size_t in_flight = 0;  // shares of pieces
     bool told = false, withdraws = false;
     bool refused = false;  // the prefill group knows that it is withdrawn
+    bool dropped = false;  // the decode group has dropped it before anything moved
     Ps posted = 0;         // all reads; the last of them lands no sooner
     bool has_landed() const { return in_flight == 0 && sent == tokens; }
   };
@@ -71,7 +77,7 @@ class OutsideTransfers final : private TransferOwner {
   KvTransferConfig config_;
   std::shared_ptr<OutsideNetwork> network_;
   std::unordered_map<RequestId, Moving> moving_;
-  std::vector<RequestId> told_, refused_, drained_;
+  std::vector<RequestId> told_, refused_, drained_, forgotten_;
   std::multimap<Ps, RequestId> posted_;  // when reads have been posted whose bytes are there
 };
 

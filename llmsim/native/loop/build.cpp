@@ -218,6 +218,7 @@ void Simulation::build_kv_transfers(const KvTransferConfig& config,
                                                 KvTransfers::Side{sequences_, log_},
                                                 KvTransfers::Side{prompts.sequences, prompts.log});
   kv_transfer_delivery_ = std::make_unique<KvTransferDelivery>(*kv_transfers_, *frontend_);
+  if (kv_transfers_->reads_first()) enter(kv_transfers_->reader());
 }
 
 void Simulation::connect(Group& group) {

@@ -1,4 +1,4 @@
-// The shared network of real engines: their KV, and the steps of theirs that meet it, move on it.
+// The cluster's network where real engines, and no loop of ours, say what moves on it.
 #pragma once
 
 #include <utility>
@@ -7,31 +7,32 @@
 
 namespace llmsim {
 
-// A network without the loop of a simulation: who uses it says what time it is.
 class OutsideNetwork {
  public:
-  explicit OutsideNetwork(NetworkConfig config) : shared_(std::move(config)) {}
+  explicit OutsideNetwork(NetworkConfig config) : network_(std::move(config)) {}
+  OutsideNetwork(const OutsideNetwork&) = delete;  // owners of transfers refer to it
+  OutsideNetwork& operator=(const OutsideNetwork&) = delete;
 
-  SharedNetwork& shared() { return shared_; }
-  // When something may land; kEndOfTime: nothing is under way.
-  Ps next_event() const { return shared_.next_event(); }
-  // What starts at `now` has been started.
-  void settle(Ps now) { shared_.settle(now); }
-  // Time passes: whoever has started transfers hears of those that have landed by now.
+  SharedNetwork& shared() { return network_; }
+  // When something may land or change; kEndOfTime: nothing moves.
+  Ps next_event() const { return network_.next_event(); }
+  // Somebody has started what moves from `now` on.
+  void settle(Ps now) { network_.settle(now); }
+  // Time passes; owners hear of what lands.
   void advance(Ps now) {
-    while (shared_.next_event() <= now) {
-      const Ps time = shared_.next_event();
-      shared_.advance(time);
-      shared_.settle(time);
+    while (network_.next_event() <= now) {
+      const Ps time = network_.next_event();
+      network_.advance(time);
+      network_.settle(time);
     }
   }
   // All that is under way lands, as if nothing else started meanwhile.
   void run_out() {
-    while (shared_.next_event() < kEndOfTime) advance(shared_.next_event());
+    while (network_.next_event() < kEndOfTime) advance(network_.next_event());
   }
 
  private:
-  SharedNetwork shared_;
+  SharedNetwork network_;
 };
 
 }  // namespace llmsim

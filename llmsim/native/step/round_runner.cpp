@@ -11,18 +11,18 @@ RoundRunner::RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& mak
   std::vector<GroupCosts*> members;
   for (GroupCosts& one : costs_) members.push_back(&one);
   executor_ = make_executor(std::move(members));
-  executor_->start(network_ ? &network_->shared() : nullptr, 0);
+  if (network_) executor_->start(&network_->shared(), 0);
 }
 
-void RoundRunner::run(std::span<const Batch> batches, const StepStart& start) {
+void RoundRunner::begin(std::span<const Batch> batches, Ps now, Ps ready) {
   if (batches.size() != costs_.size())
     throw std::invalid_argument("a round has a batch of each of its " +
                                 std::to_string(costs_.size()) + " members, and not " +
                                 std::to_string(batches.size()));
   std::vector<const Batch*> members;
   for (const Batch& batch : batches) members.push_back(&batch);
-  executor_->begin(members, start, *this);
-  if (network_) network_->settle(start.now);
+  executor_->begin(members, {now, std::max(now, ready)}, *this);
+  if (network_) network_->settle(now);
 }
 
 }  // namespace llmsim

@@ -1,6 +1,7 @@
 // Times rounds of a lock-step group whose batches somebody else forms: schedulers of real engines.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,27 +13,28 @@
 
 namespace llmsim {
 
-// The devices of a lock-step group, or of one group, without their schedulers. Rounds take what
-// those of the groups would take. Where their transfers meet others on a network, that has to move
-// on for a round to end.
+// The devices of a lock-step group without its schedulers. Rounds take what those of the group
+// would take; where they meet others on a network, that is known when their last bytes are there.
 class RoundRunner final : private StepSink {
  public:
   using ExecutorMaker = std::function<std::unique_ptr<StepExecutor>(std::vector<GroupCosts*>)>;
+  // One member's step of a round.
   struct Timed {
-    std::size_t member;
+    std::size_t member = 0;
     StepTimes times;
   };
 
-  // `costs` by member. `network`: null where nothing of a round meets other transfers.
+  // `costs` by member; `network`: where their transfers meet others, null: nowhere.
   RoundRunner(std::vector<GroupCosts> costs, const ExecutorMaker& make_executor,
-              std::shared_ptr<OutsideNetwork> network);
+              std::shared_ptr<OutsideNetwork> network = nullptr);
   RoundRunner(const RoundRunner&) = delete;  // the executor refers to the costs
   RoundRunner& operator=(const RoundRunner&) = delete;
 
-  // The next round: a batch of every member, a dummy where it has none. Rounds run in the order of
-  // the calls. Throws std::invalid_argument for another number of them.
-  void run(std::span<const Batch> batches, const StepStart& start);
-  // The steps whose times are known since the last call; those of a member in their order.
+  // The next round, which hosts prepare from `now` on, and which may start at `ready`: a batch of
+  // every member, a dummy where it has none. Rounds run in the order of the calls. Throws
+  // std::invalid_argument for another number of them.
+  void begin(std::span<const Batch> batches, Ps now, Ps ready);
+  // What has become known since this was asked last; of each member in the order of its steps.
   std::vector<Timed> take_timed() { return std::exchange(timed_, {}); }
 
  private:

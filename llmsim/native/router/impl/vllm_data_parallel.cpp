@@ -15,16 +15,16 @@ namespace {
 // the reported waiting requests. Requests are spread over the clients in turn.
 class VllmDataParallel final : public Router, private ReportListener {
  public:
-  VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period)
-      : coordinator_(period, *this), clients_(num_clients), sent_to_(num_requests, -1) {}
+  VllmDataParallel(std::size_t num_requests, std::size_t num_clients, Ps period, bool decode_side)
+      : coordinator_(period, *this),
+        clients_(num_clients),
+        sent_to_(num_requests, -1),
+        decode_side_(decode_side) {}
 
   void group_added(Group& group) override {
-    if (num_groups_++ == 0) {
-      rules_ = group.config().balancer;
-      coordinator_.use_rules(rules_);
-    }
+    ++num_groups_;
     coordinator_.add_group();
-    if (rules_.hears_loads) group.publish_load(coordinator_);
+    if (is_of_its_server(group)) hear_of(group);
     const auto models = static_cast<std::size_t>(group.config().model) + 1;
     for (Client& client : clients_) {
       client.engines.resize(num_groups_);
@@ -68,6 +68,19 @@ class VllmDataParallel final : public Router, private ReportListener {
   }
 
  private:
+  // Engines of another role have a server, and so a coordinator, of their own.
+  bool is_of_its_server(const Group& group) const {
+    return (group.config().role == Role::kDecode) == decode_side_;
+  }
+
+  void hear_of(Group& group) {
+    if (!std::exchange(has_rules_, true)) {
+      rules_ = group.config().balancer;
+      coordinator_.use_rules(rules_);
+    }
+    if (rules_.hears_loads) group.publish_load(coordinator_);
+  }
+
   void reported(std::span<const PublishedLoad> loads, bool in_wave) override {
     for (Client& client : clients_) {
       for (std::size_t i = 0; i < loads.size(); ++i) {
@@ -117,6 +130,8 @@ class VllmDataParallel final : public Router, private ReportListener {
   std::size_t num_groups_ = 0;
   std::vector<Client> clients_;
   std::vector<std::int32_t> sent_to_;  // group of each request, or -1
+  bool decode_side_;
+  bool has_rules_ = false;
 };
 
 }  // namespace
@@ -129,7 +144,7 @@ RouterKind vllm_data_parallel() {
           [](const RouterContext& context, const OptionValues& options) {
             return std::unique_ptr<Router>(std::make_unique<VllmDataParallel>(
                 context.input_tokens.size(), static_cast<std::size_t>(options.at("clients")),
-                ps_of_ms(options.at("period_ms"))));
+                ps_of_ms(options.at("period_ms")), context.decode_side));
           }};
 }
 
