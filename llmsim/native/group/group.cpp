@@ -176,8 +176,11 @@ void Group::mark_referred(std::vector<bool>& requests) const {
 
 void Group::abort(RequestId request, Ps now) {
   if (api_servers_.leaves_early(request)) return;
-  const Ps seen = now + config_.api_latency + config_.abort_latency;
-  note_arrival(aborts_, std::max(seen, log_.queued[request]), request);
+  abort_read(request, now + config_.api_latency);
+}
+
+void Group::abort_read(RequestId request, Ps now) {
+  note_arrival(aborts_, std::max(now + config_.abort_latency, log_.queued[request]), request);
 }
 
 // One that the engine has not seen yet waits for the next batch, before which it is added and

@@ -82,6 +82,8 @@ class Group final : public Entity, public StepSink {
   // The client of a request that was received has gone; the engine learns it api_latency and
   // abort_latency later, and acts on it before the next outputs or the next batch.
   void abort(RequestId request, Ps now);
+  // The same of a request that the API server has just read, whose client has gone meanwhile.
+  void abort_read(RequestId request, Ps now);
 
   Outlook outlook(const Event& event) const override {
     if (event.phase() == Phase::kSchedule)  // it may have been woken earlier

@@ -158,7 +158,7 @@ void KvTransfers::has_read(RequestId request, Ps now) {
   const KvTransfer& kv_transfer = of(request);
   if (kv_transfer.read != now || kv_transfer.decode_group >= 0) return;
   choose_decoder(request, groups_[at(kv_transfer.prefill_group)]->config().model, now);
-  if (kv_transfer.gave_up) groups_[at(kv_transfer.decode_group)]->abort(request, now);
+  if (kv_transfer.gave_up) groups_[at(kv_transfer.decode_group)]->abort_read(request, now);
 }
 
 void KvTransfers::forget_prompt(RequestId request, Ps now) {
